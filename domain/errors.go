@@ -1,0 +1,126 @@
+package domain
+
+import (
+	"errors"
+	"fmt"
+
+	"github.com/google/uuid"
+)
+
+// Refusal is why a verb did nothing to a job; "" means that it was done. The same words are
+// used in SQL answers and in rejected events.
+type Refusal string
+
+// The refusals. docs/SQL.md and the table in package ledger say what a caller does next.
+const (
+	RefusedNotFound          Refusal = "not_found"          // no such job
+	RefusedFenced            Refusal = "fenced"             // another worker or a newer generation holds, or held, the job
+	RefusedLeaseOver         Refusal = "lease_over"         // the caller's lease has ended
+	RefusedTimedOut          Refusal = "timed_out"          // the attempt ran longer than its policy allows
+	RefusedEnded             Refusal = "ended"              // the job has its outcome
+	RefusedUnknownGeneration Refusal = "unknown_generation" // a generation that the ledger never gave
+	RefusedBusy              Refusal = "busy"               // ping only: the row was locked, the lease was not touched
+	RefusedAlreadyRequested  Refusal = "already_requested"  // cancel: the mark is set already
+	RefusedNotEnded          Refusal = "not_ended"          // redrive: the job is waiting or running
+	RefusedSucceeded         Refusal = "succeeded"          // redrive: the job ended with success
+	RefusedNotDue            Refusal = "not_due"            // claim: not waiting, or due later
+	RefusedAlive             Refusal = "alive"              // reap: neither lease nor time-out is over
+	RefusedContended         Refusal = "contended"          // the job moved each time it was looked for: try again
+)
+
+// Errors that callers match with errors.Is. Each stands for one Refusal or situation.
+var (
+	ErrNotFound          = errors.New("job not found")
+	ErrFenced            = errors.New("fenced: another worker or a newer generation holds the job")
+	ErrLeaseOver         = errors.New("lease is over")
+	ErrTimedOut          = errors.New("attempt timed out")
+	ErrEnded             = errors.New("job has ended")
+	ErrUnknownGeneration = errors.New("generation was never given")
+	ErrBusy              = errors.New("job is locked by another transaction")
+	ErrNotEnded          = errors.New("job has not ended")
+	ErrSucceeded         = errors.New("job ended with success")
+	ErrContended         = errors.New("job moved while it was looked for")
+	ErrKeyConflict       = errors.New("idempotency key was used for another kind or payload")
+	ErrKeyBusy           = errors.New("idempotency key is held by an open transaction")
+)
+
+// Err returns the sentinel error of r, nil for "" and for answers that are no errors
+// (already_requested, not_due, alive).
+func (r Refusal) Err() error {
+	switch r {
+	case RefusedNotFound:
+		return ErrNotFound
+	case RefusedFenced:
+		return ErrFenced
+	case RefusedLeaseOver:
+		return ErrLeaseOver
+	case RefusedTimedOut:
+		return ErrTimedOut
+	case RefusedEnded:
+		return ErrEnded
+	case RefusedUnknownGeneration:
+		return ErrUnknownGeneration
+	case RefusedBusy:
+		return ErrBusy
+	case RefusedNotEnded:
+		return ErrNotEnded
+	case RefusedSucceeded:
+		return ErrSucceeded
+	case RefusedContended:
+		return ErrContended
+	}
+	return nil
+}
+
+// RefusedError is a refusal with the job it is about; errors.Is sees the sentinel.
+type RefusedError struct {
+	Verb       Verb
+	JobID      uuid.UUID
+	Generation int // what the caller showed; 0 for verbs without one
+	Refusal    Refusal
+	Outcome    Outcome // how the job ended, where Refusal is ended
+}
+
+func (e *RefusedError) Error() string {
+	s := fmt.Sprintf("%s job %s", e.Verb, e.JobID)
+	if e.Generation > 0 {
+		s += fmt.Sprintf(" generation %d", e.Generation)
+	}
+	s += ": " + e.Unwrap().Error()
+	if e.Outcome != "" {
+		s += " with outcome " + string(e.Outcome)
+	}
+	return s
+}
+
+// Unwrap returns the sentinel of the refusal.
+func (e *RefusedError) Unwrap() error { return e.Refusal.Err() }
+
+// FieldError is input that was refused at the door; nothing was stored.
+type FieldError struct {
+	Index int    // which element of a batch, from 0
+	Field string // as in JSON: "tag", "policy.timeout", "args.to[2]"
+	Value any    // what was given; shortened when printed
+	Want  string // what would be right
+}
+
+func (e *FieldError) Error() string {
+	v := fmt.Sprintf("%v", e.Value)
+	if s, ok := e.Value.(string); ok {
+		v = fmt.Sprintf("%q", s)
+	}
+	if len(v) > 120 {
+		v = v[:120] + "..."
+	}
+	return fmt.Sprintf("%s: got %s, want %s", e.Field, v, e.Want)
+}
+
+// FoldError names the event that cannot follow the ones before it.
+type FoldError struct {
+	Event   Event
+	Problem string
+}
+
+func (e *FoldError) Error() string {
+	return fmt.Sprintf("fold job %s at version %d: %s", e.Event.JobID, e.Event.Version, e.Problem)
+}

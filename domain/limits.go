@@ -1,0 +1,101 @@
+package domain
+
+import (
+	"strconv"
+	"time"
+	"unicode/utf8"
+)
+
+// The limits at the door. SQL has the same ones, and a test compares both.
+const (
+	MaxNameBytes     = 255                       // tag, kind
+	MaxKeyBytes      = 255                       // idempotency key
+	MaxActorBytes    = 255                       // actor, worker
+	MaxReasonBytes   = 1024                      // reason of a cancel, snooze or redrive
+	MaxArgsBytes     = 1 << 20                   // args, result
+	MaxErrorBytes    = 64 << 10                  // error text
+	MaxProgressBytes = 4 << 10                   // progress details
+	MaxFactsBytes    = 4 << 10                   // labels, correlation id and traceparent together, as JSON
+	MaxLabels        = 16                        // labels of one job
+	MinPriority      = -32768                    // lowest
+	MaxPriority      = 32767                     // highest
+	MinLease         = time.Second               //
+	MaxLease         = 24 * time.Hour            //
+	DefaultLease     = time.Minute               //
+	MaxBatch         = 10000                     // jobs in one call
+	DefaultTag       = "default"                 // where a job goes that names no tag
+	MaxDelay         = 10 * 365 * 24 * time.Hour // delays and life times of keys
+	DefaultKeyTTL    = 7 * 24 * time.Hour
+)
+
+// The span of due times.
+var (
+	MinTime = time.Date(1970, 1, 1, 0, 0, 0, 0, time.UTC)
+	MaxTime = time.Date(9999, 12, 31, 23, 59, 59, 999999000, time.UTC)
+)
+
+// CheckName tests a tag or kind: 1 to 255 bytes of ASCII letters, digits and . _ : / -
+func CheckName(field, s string) error {
+	ok := len(s) >= 1 && len(s) <= MaxNameBytes
+	for i := 0; ok && i < len(s); i++ {
+		c := s[i]
+		ok = c >= 'a' && c <= 'z' || c >= 'A' && c <= 'Z' || c >= '0' && c <= '9' ||
+			c == '.' || c == '_' || c == ':' || c == '/' || c == '-'
+	}
+	if !ok {
+		return &FieldError{Field: field, Value: s, Want: "1 to 255 bytes of ASCII letters, digits and ._:/-"}
+	}
+	return nil
+}
+
+// CheckText tests free text of 1 to limit bytes: valid UTF-8 without control characters.
+func CheckText(field, s string, limit int) error {
+	ok := len(s) >= 1 && len(s) <= limit && utf8.ValidString(s)
+	for _, r := range s {
+		ok = ok && r >= 0x20 && r != 0x7f && (r < 0x80 || r > 0x9f)
+	}
+	if !ok {
+		return &FieldError{Field: field, Value: s, Want: "1 to " + strconv.Itoa(limit) + " bytes of UTF-8 without control characters"}
+	}
+	return nil
+}
+
+// CheckPriority tests the range of a priority.
+func CheckPriority(p int) error {
+	if p < MinPriority || p > MaxPriority {
+		return &FieldError{Field: "priority", Value: p, Want: "-32768 to 32767"}
+	}
+	return nil
+}
+
+// CheckTime tests that a due time lies in the years 1970 to 9999.
+func CheckTime(field string, t time.Time) error {
+	if t.Before(MinTime) || t.After(MaxTime) {
+		return &FieldError{Field: field, Value: t, Want: "a time within the years 1970 to 9999"}
+	}
+	return nil
+}
+
+// CheckLease tests the length of a lease.
+func CheckLease(d time.Duration) error {
+	if d < MinLease || d > MaxLease {
+		return &FieldError{Field: "lease", Value: d, Want: "1s to 24h"}
+	}
+	return nil
+}
+
+// CheckBatch tests how many jobs one call names.
+func CheckBatch(n int) error {
+	if n > MaxBatch {
+		return &FieldError{Field: "batch", Value: n, Want: "at most 10000 jobs in one call"}
+	}
+	return nil
+}
+
+// CheckDelay tests a delay or life time: 0 to ten years.
+func CheckDelay(field string, d time.Duration) error {
+	if d < 0 || d > MaxDelay {
+		return &FieldError{Field: field, Value: d, Want: "0 to 87600h"}
+	}
+	return nil
+}

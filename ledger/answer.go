@@ -1,0 +1,173 @@
+package ledger
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5/pgconn"
+
+	"github.com/jobledger/jobledger/domain"
+)
+
+// Answer is what a verb did to one job, or why it did nothing.
+type Answer struct {
+	JobID uuid.UUID
+	// Event is what was appended; "" when the call was refused.
+	Event domain.EventType
+	// Err is why nothing was appended: a *domain.RefusedError; nil otherwise. Cancel of a job that
+	// is marked already is no error: Event is empty and CancelRequested true.
+	Err error
+	// Repeated: an earlier sending of the same call had appended Event.
+	Repeated   bool
+	Version    int
+	Generation int
+	Attempt    int
+	At         time.Time
+	// LeaseUntil is the end of the lease by the database's clock; zero where there is none.
+	LeaseUntil time.Time
+	// ScheduledFor is when a job that went back to the queue is due.
+	ScheduledFor time.Time
+	// CancelRequested: somebody has asked the running job to stop.
+	CancelRequested bool
+	// Outcome is how the job ended, if it has.
+	Outcome domain.Outcome
+}
+
+// Held names one lease: the job and the generation under which a worker runs it.
+type Held struct {
+	JobID      uuid.UUID
+	Generation int
+}
+
+// call runs one statement that answers with rows of the SQL type answer and returns them in the
+// order of the input, n in number.
+func (l *Ledger) call(ctx context.Context, q querier, verb domain.Verb, held []Held, n int, args ...any) ([]Answer, error) {
+	r, err := q.query(ctx, l.stmts[string(verb)], args...)
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", verb, fromPostgres(err))
+	}
+	defer closeRows(r)
+	out := make([]Answer, 0, n)
+	order := make([]int, 0, n)
+	for r.Next() {
+		a, ord, err := scanAnswer(r, verb, held)
+		if err != nil {
+			return nil, fmt.Errorf("%s: read answer: %w", verb, err)
+		}
+		out, order = append(out, a), append(order, ord)
+	}
+	if err := r.Err(); err != nil {
+		return nil, fmt.Errorf("%s: %w", verb, fromPostgres(err))
+	}
+	return inOrder(out, order), nil
+}
+
+// inOrder puts answers back into the order of the input: ord counts from 1.
+func inOrder(answers []Answer, order []int) []Answer {
+	sorted := make([]Answer, len(answers))
+	for i, ord := range order {
+		if ord < 1 || ord > len(answers) {
+			return answers
+		}
+		sorted[ord-1] = answers[i]
+	}
+	return sorted
+}
+
+func scanAnswer(r rows, verb domain.Verb, held []Held) (Answer, int, error) {
+	var a Answer
+	var ord int
+	var event, refusal, outcome *string
+	var version, generation, attempt *int
+	var at, lease, due *time.Time
+	err := r.Scan(&ord, &a.JobID, &event, &refusal, &a.Repeated, &version, &generation, &attempt, &at, &lease, &due, &a.CancelRequested, &outcome)
+	if err != nil {
+		return a, ord, err
+	}
+	a.Event, a.Outcome = domain.EventType(deref(event)), domain.Outcome(deref(outcome))
+	a.Version, a.Generation, a.Attempt = deref(version), deref(generation), deref(attempt)
+	a.At, a.LeaseUntil, a.ScheduledFor = deref(at).UTC(), deref(lease).UTC(), deref(due).UTC()
+	if why := domain.Refusal(deref(refusal)); why.Err() != nil {
+		e := &domain.RefusedError{Verb: verb, JobID: a.JobID, Refusal: why}
+		if ord >= 1 && ord <= len(held) {
+			e.Generation = held[ord-1].Generation
+		}
+		if why == domain.RefusedEnded {
+			e.Outcome = a.Outcome
+		}
+		a.Err = e
+	}
+	return a, ord, nil
+}
+
+// one unwraps the answer of a call for a single job.
+func one(answers []Answer, err error) (Answer, error) {
+	if err != nil {
+		return Answer{}, err
+	}
+	if len(answers) != 1 {
+		return Answer{}, fmt.Errorf("got %d answers for one job", len(answers))
+	}
+	return answers[0], answers[0].Err
+}
+
+// split turns leases into the two arrays that the SQL functions take.
+func split(held []Held) ([]uuid.UUID, []int) {
+	jobs, generations := make([]uuid.UUID, len(held)), make([]int, len(held))
+	for i, h := range held {
+		jobs[i], generations[i] = h.JobID, h.Generation
+	}
+	return jobs, generations
+}
+
+// fromPostgres turns the refusals of the SQL functions into the errors of package domain.
+func fromPostgres(err error) error {
+	var pg *pgconn.PgError
+	if !errors.As(err, &pg) {
+		return err
+	}
+	switch pg.Code {
+	case "JL400":
+		var f struct {
+			Index              int
+			Field, Value, Want string
+		}
+		if json.Unmarshal([]byte(pg.Detail), &f) == nil {
+			return &domain.FieldError{Index: f.Index, Field: f.Field, Value: f.Value, Want: f.Want}
+		}
+	case "55P03":
+		return fmt.Errorf("%w: %w", domain.ErrKeyBusy, err)
+	}
+	return err
+}
+
+// isConnectionError: the connection broke or could not be made.
+func isConnectionError(err error) bool {
+	var op net.Error
+	var connect *pgconn.ConnectError
+	return errors.As(err, &op) || errors.As(err, &connect) || errors.Is(err, io.EOF) ||
+		errors.Is(err, io.ErrUnexpectedEOF) || errors.Is(err, net.ErrClosed)
+}
+
+func deref[T any](p *T) T {
+	if p == nil {
+		var zero T
+		return zero
+	}
+	return *p
+}
+
+// nullable turns the zero value into NULL.
+func nullable[T comparable](v T) *T {
+	var zero T
+	if v == zero {
+		return nil
+	}
+	return &v
+}

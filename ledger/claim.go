@@ -1,0 +1,144 @@
+package ledger
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"time"
+
+	"github.com/google/uuid"
+
+	"github.com/jobledger/jobledger/domain"
+)
+
+// ClaimParams says who claims what.
+type ClaimParams struct {
+	// Worker names the claimer; every later call for the lease must show the same name. 1 to 255 bytes.
+	Worker string
+	// Tags are what it serves; jobs of paused tags are not given. Default: the tag "default".
+	Tags []string
+	// Max is how many jobs it takes at most. 1 to domain.MaxBatch, default 1.
+	Max int
+	// Lease is how long the claim lasts without a ping. Too short doubles work, too long delays
+	// recovery. 1 s to 24 h, default 60 s.
+	Lease time.Duration
+}
+
+// Claimed is a job that the claimer now holds, with what it needs to run it.
+type Claimed struct {
+	Held
+	Kind, Tag    string
+	Priority     int
+	Args         json.RawMessage // as enqueued; nil if none
+	Facts        Facts
+	Attempt      int
+	Restarts     int
+	Version      int
+	Progress     json.RawMessage // what the last attempt reported; nil if nothing
+	LastError    string          // of the last failed attempt
+	PolicyID     int
+	EnqueuedAt   time.Time
+	ScheduledFor time.Time
+	StartedAt    time.Time // the database's now at the claim
+	// Lease and Timeout count from StartedAt; zero where on_lost_lease is reconcile. Durations and
+	// not instants: the worker measures them with its own monotonic clock.
+	Lease, Timeout time.Duration
+}
+
+// Claims is the answer to a claim.
+type Claims struct {
+	Jobs []Claimed
+	// Contended: due jobs are left that others had locked just then. The queue is not empty; ask
+	// again at once instead of sleeping.
+	Contended bool
+}
+
+// Claim takes up to p.Max due jobs, highest priority first, then the earliest due, then the smallest
+// id. None is no error. If the answer is lost on its way, the jobs stay claimed until their lease
+// ends and are then taken back.
+func (l *Ledger) Claim(ctx context.Context, p ClaimParams) (Claims, error) {
+	if len(p.Tags) == 0 {
+		p.Tags = []string{domain.DefaultTag}
+	}
+	if p.Max == 0 {
+		p.Max = 1
+	}
+	if p.Lease == 0 {
+		p.Lease = domain.DefaultLease
+	}
+	if err := p.check(); err != nil {
+		return Claims{}, fmt.Errorf("claim: %w", err)
+	}
+	r, err := l.pool.Query(ctx, l.stmts["claim"], p.Worker, p.Tags, p.Max, p.Lease)
+	if err != nil {
+		return Claims{}, fmt.Errorf("claim: %w", fromPostgres(err))
+	}
+	defer r.Close()
+	var out Claims
+	for r.Next() {
+		c, marker, err := scanClaimed(r)
+		if err != nil {
+			return Claims{}, fmt.Errorf("claim: read answer: %w", err)
+		}
+		if marker {
+			out.Contended = true
+			continue
+		}
+		out.Jobs = append(out.Jobs, c)
+	}
+	if err := r.Err(); err != nil {
+		return Claims{}, fmt.Errorf("claim: %w", fromPostgres(err))
+	}
+	return out, nil
+}
+
+func (p ClaimParams) check() error {
+	if err := domain.CheckText("worker", p.Worker, domain.MaxActorBytes); err != nil {
+		return err
+	}
+	for _, tag := range p.Tags {
+		if err := domain.CheckName("tags", tag); err != nil {
+			return err
+		}
+	}
+	if p.Max < 1 || p.Max > domain.MaxBatch {
+		return &domain.FieldError{Field: "max", Value: p.Max, Want: "1 to 10000"}
+	}
+	return domain.CheckLease(p.Lease)
+}
+
+// scanClaimed reads one row; marker says that it is the row without a job that means contended.
+func scanClaimed(r rows) (c Claimed, marker bool, err error) {
+	var id *uuid.UUID
+	var generation, attempt, restarts, version, priority, policy *int
+	var kind, tag, args, facts, progress, lastError *string
+	var enqueued, scheduled, started, lease, timeout *time.Time
+	err = r.Scan(&id, &generation, &attempt, &restarts, &version, &kind, &tag, &priority, &args, &facts, &progress, &lastError, &policy,
+		&enqueued, &scheduled, &started, &lease, &timeout, &marker)
+	if err != nil || marker {
+		return c, marker, err
+	}
+	c = Claimed{
+		Held: Held{JobID: *id, Generation: *generation}, Kind: *kind, Tag: *tag, Priority: *priority,
+		Attempt: *attempt, Restarts: *restarts, Version: *version, LastError: deref(lastError), PolicyID: *policy,
+		EnqueuedAt: enqueued.UTC(), ScheduledFor: scheduled.UTC(), StartedAt: started.UTC(),
+	}
+	if args != nil {
+		c.Args = json.RawMessage(*args)
+	}
+	if progress != nil {
+		c.Progress = json.RawMessage(*progress)
+	}
+	if facts != nil {
+		if err := json.Unmarshal([]byte(*facts), &c.Facts); err != nil {
+			return c, false, fmt.Errorf("facts of job %s: %w", c.JobID, err)
+		}
+	}
+	if lease != nil {
+		c.Lease = lease.Sub(*started)
+	}
+	if timeout != nil {
+		c.Timeout = timeout.Sub(*started)
+	}
+	return c, false, nil
+}

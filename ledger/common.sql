@@ -1,0 +1,165 @@
+-- What the transition functions share. Every function is created with search_path set to the
+-- ledger's schema and keeps it (SET search_path FROM CURRENT), so no text names a schema.
+
+-- clock is the one clock that decides. Tests replace it; nothing else may.
+CREATE OR REPLACE FUNCTION clock() RETURNS timestamptz
+LANGUAGE sql VOLATILE PARALLEL RESTRICTED
+AS $$ SELECT pg_catalog.clock_timestamp() $$;
+
+-- body_digest is what an event says about a body. The salt lies beside the body and is erased
+-- with it: what remains proves nothing about a short body to somebody who guesses.
+CREATE OR REPLACE FUNCTION body_digest(salt uuid, body text) RETURNS bytea
+LANGUAGE sql IMMUTABLE PARALLEL SAFE
+AS $$ SELECT sha256(uuid_send(salt) || convert_to(body, 'UTF8')) $$;
+
+-- new_job_id is a UUIDv7 (RFC 9562): 48 bits of Unix milliseconds, version, 74 random bits.
+CREATE OR REPLACE FUNCTION new_job_id() RETURNS uuid
+LANGUAGE sql VOLATILE
+AS $$
+    SELECT encode(set_bit(set_bit(overlay(
+               uuid_send(gen_random_uuid())
+               PLACING substring(int8send((extract(epoch FROM clock_timestamp()) * 1000)::bigint) FROM 3)
+               FROM 1 FOR 6), 52, 1), 53, 1), 'hex')::uuid
+$$;
+
+-- microseconds turns an interval without days or months into a whole number.
+CREATE OR REPLACE FUNCTION microseconds(i interval) RETURNS bigint
+LANGUAGE sql IMMUTABLE PARALLEL SAFE
+AS $$ SELECT (extract(epoch FROM i) * 1000000)::bigint $$;
+
+-- retry_delay is domain.Policy.RetryDelay, to the last microsecond (a test compares them).
+CREATE OR REPLACE FUNCTION retry_delay(base interval, factor integer, cap interval, jitter integer, job_id uuid, attempt integer)
+RETURNS interval
+LANGUAGE plpgsql IMMUTABLE
+AS $$
+DECLARE
+    bound bigint := microseconds(retry_delay.cap);
+    d     bigint := microseconds(retry_delay.base);
+    draw  bytea  := sha256(uuid_send(retry_delay.job_id) || int4send(retry_delay.attempt));
+    i     integer := 1;
+BEGIN
+    WHILE i < retry_delay.attempt AND d < bound AND retry_delay.factor > 100 LOOP
+        d := d * retry_delay.factor / 100;
+        i := i + 1;
+    END LOOP;
+    d := least(d, bound);
+    d := d - ((d * retry_delay.jitter / 100) * (get_byte(draw, 0) * 256 + get_byte(draw, 1)) >> 16);
+    RETURN greatest(d, 1) * interval '1 microsecond';
+END
+$$;
+
+-- refuse_field raises a bad input as SQLSTATE JL400: the field, its value and what would be
+-- right, and in DETAIL the same as JSON for programs.
+CREATE OR REPLACE FUNCTION refuse_field(ord integer, field text, value text, want text) RETURNS void
+LANGUAGE plpgsql
+AS $$
+BEGIN
+    RAISE EXCEPTION USING
+        ERRCODE = 'JL400',
+        MESSAGE = format('%s: got %s, want %s', refuse_field.field, coalesce(quote_literal(left(refuse_field.value, 100)), 'null'), refuse_field.want),
+        DETAIL  = json_build_object('index', refuse_field.ord - 1, 'field', refuse_field.field,
+                                    'value', left(refuse_field.value, 100), 'want', refuse_field.want);
+END
+$$;
+
+-- check_worker refuses a worker's name and a lease outside their limits.
+CREATE OR REPLACE FUNCTION check_worker(worker text, lease interval) RETURNS void
+LANGUAGE plpgsql
+AS $$
+BEGIN
+    IF check_worker.worker IS NULL OR octet_length(check_worker.worker) NOT BETWEEN 1 AND 255
+       OR check_worker.worker ~ '[\x01-\x1f\x7f-\x9f]' THEN
+        PERFORM refuse_field(1, 'worker', check_worker.worker, '1 to 255 bytes of UTF-8 without control characters');
+    END IF;
+    IF check_worker.lease IS NULL OR check_worker.lease NOT BETWEEN '1 second' AND '24 hours' THEN
+        PERFORM refuse_field(1, 'lease', check_worker.lease::text, '1s to 24h');
+    END IF;
+END
+$$;
+
+-- check_fenced refuses a batch whose arrays don't fit together, or that is too large.
+CREATE OR REPLACE FUNCTION check_fenced(jobs uuid[], generations integer[]) RETURNS void
+LANGUAGE plpgsql
+AS $$
+BEGIN
+    PERFORM check_batch(check_fenced.jobs);
+    IF check_fenced.generations IS NULL OR cardinality(check_fenced.generations) <> cardinality(check_fenced.jobs)
+       OR array_position(check_fenced.generations, NULL) IS NOT NULL THEN
+        PERFORM refuse_field(1, 'generations', check_fenced.generations::text, 'one generation for each job');
+    END IF;
+END
+$$;
+
+-- check_batch refuses a batch of jobs that is missing, too large or has a hole in it.
+CREATE OR REPLACE FUNCTION check_batch(jobs uuid[]) RETURNS void
+LANGUAGE plpgsql
+AS $$
+BEGIN
+    IF check_batch.jobs IS NULL OR array_position(check_batch.jobs, NULL) IS NOT NULL THEN
+        PERFORM refuse_field(coalesce(array_position(check_batch.jobs, NULL), 1), 'jobs', NULL, 'job ids, none of them null');
+    END IF;
+    IF cardinality(check_batch.jobs) > 10000 THEN
+        PERFORM refuse_field(10001, 'jobs', cardinality(check_batch.jobs)::text, 'at most 10000 jobs in one call');
+    END IF;
+END
+$$;
+
+-- check_text refuses the first of some texts that is longer than max_bytes or, where a line
+-- is meant, has control characters. Null is allowed: it means none.
+CREATE OR REPLACE FUNCTION check_text(field text, texts text[], max_bytes integer, one_line boolean) RETURNS void
+LANGUAGE plpgsql
+AS $$
+DECLARE
+    bad record;
+BEGIN
+    IF check_text.texts IS NULL THEN
+        RETURN;
+    END IF;
+    SELECT u.ord::integer AS ord, u.t INTO bad
+    FROM unnest(check_text.texts) WITH ORDINALITY AS u (t, ord)
+    WHERE octet_length(u.t) > check_text.max_bytes OR (check_text.one_line AND (u.t = '' OR u.t ~ '[\x01-\x1f\x7f-\x9f]'))
+    ORDER BY u.ord
+    LIMIT 1;
+    IF FOUND THEN
+        PERFORM refuse_field(bad.ord, check_text.field, bad.t, CASE WHEN check_text.one_line
+            THEN format('1 to %s bytes of UTF-8 without control characters', check_text.max_bytes)
+            ELSE format('at most %s bytes', check_text.max_bytes) END);
+    END IF;
+END
+$$;
+
+-- check_delays refuses delays that are negative, endless or longer than ten years.
+CREATE OR REPLACE FUNCTION check_delays(delays interval[]) RETURNS void
+LANGUAGE plpgsql
+AS $$
+DECLARE
+    bad record;
+BEGIN
+    SELECT u.ord::integer AS ord, u.d INTO bad
+    FROM unnest(check_delays.delays) WITH ORDINALITY AS u (d, ord)
+    WHERE u.d NOT BETWEEN '0' AND '10 years'
+    ORDER BY u.ord
+    LIMIT 1;
+    IF FOUND THEN
+        PERFORM refuse_field(bad.ord, 'delay', bad.d::text, '0 to 10 years');
+    END IF;
+END
+$$;
+
+-- check_classes refuses an unknown class of failure.
+CREATE OR REPLACE FUNCTION check_classes(classes text[]) RETURNS void
+LANGUAGE plpgsql
+AS $$
+DECLARE
+    bad record;
+BEGIN
+    SELECT u.ord::integer AS ord, u.c INTO bad
+    FROM unnest(check_classes.classes) WITH ORDINALITY AS u (c, ord)
+    WHERE u.c NOT IN ('transient', 'invalid_input', 'outcome_unknown', 'timeout', 'crash', 'panic')
+    ORDER BY u.ord
+    LIMIT 1;
+    IF FOUND THEN
+        PERFORM refuse_field(bad.ord, 'class', bad.c, 'transient, invalid_input, outcome_unknown, timeout, crash or panic');
+    END IF;
+END
+$$;

@@ -1,0 +1,270 @@
+package ledger
+
+import (
+	"context"
+	"database/sql"
+	"encoding/json"
+	"fmt"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
+
+	"github.com/jobledger/jobledger/domain"
+)
+
+// EnqueueParams describes a job to be created. Only Kind is required.
+type EnqueueParams struct {
+	// Kind says what to run: 1 to 255 bytes of ASCII letters, digits and ._:/-
+	Kind string
+	// Args is what the handler gets: a json.RawMessage, []byte or string is taken as JSON text and
+	// kept as it is, digits included; anything else is marshalled. nil means none. At most 1 MiB.
+	Args any
+	// Tag is the routing label that workers subscribe to; same alphabet as Kind. Default "default".
+	Tag string
+	// Priority: higher first, -32768 to 32767, default 0.
+	Priority int
+	// ScheduledFor is when the job becomes due, within the years 1970 to 9999. Zero: now, or after Delay.
+	ScheduledFor time.Time
+	// Delay makes the job due that long after the database's now. Not together with ScheduledFor.
+	Delay time.Duration
+	// Policy is how it is retried, timed out and recovered. Zero: domain.DefaultPolicy.
+	Policy domain.Policy
+	// Key makes enqueueing idempotent: the same key with the same kind and args (as canonical JSON)
+	// returns the first job. 1 to 255 bytes of UTF-8 without control characters.
+	Key string
+	// KeyTTL is how long the key outlives its job. Default 7 days; KeyUntilEnded for not at all.
+	KeyTTL time.Duration
+	// Labels are short strings to find the job by: at most 16. They don't change.
+	Labels map[string]string
+	// CorrelationID and Traceparent travel with the job to its handler.
+	CorrelationID string
+	Traceparent   string
+	// Origin says where the job comes from. TriggerKind defaults to "api".
+	Origin domain.Origin
+	// ID is the job's id, where the caller must know it beforehand. Default: a new UUIDv7.
+	ID uuid.UUID
+}
+
+// KeyUntilEnded as KeyTTL frees the key as soon as its job has ended.
+const KeyUntilEnded time.Duration = -1
+
+// Enqueued is a job that now exists.
+type Enqueued struct {
+	JobID uuid.UUID
+	// Replayed: the key had been used before with the same payload; JobID is that first job.
+	Replayed bool
+}
+
+// Enqueue creates one job. Without a key, a broken connection leaves open whether it was created.
+func (l *Ledger) Enqueue(ctx context.Context, p EnqueueParams) (Enqueued, error) {
+	return first(l.enqueue(ctx, pgxQuerier{l.pool}, []EnqueueParams{p}, true))
+}
+
+// EnqueueMany creates up to domain.MaxBatch jobs: all of them or none. The error names the index of
+// the first element that was refused.
+func (l *Ledger) EnqueueMany(ctx context.Context, jobs []EnqueueParams) ([]Enqueued, error) {
+	return l.enqueue(ctx, pgxQuerier{l.pool}, jobs, true)
+}
+
+// EnqueueTx creates jobs inside the caller's transaction: they exist if and only if it commits. A
+// refusal leaves the transaction usable, except bad input that only the database can see.
+func (l *Ledger) EnqueueTx(ctx context.Context, tx pgx.Tx, jobs ...EnqueueParams) ([]Enqueued, error) {
+	return l.enqueue(ctx, pgxQuerier{tx}, jobs, false)
+}
+
+// EnqueueSQLTx is EnqueueTx for a *sql.Tx opened through pgx's stdlib driver.
+func (l *Ledger) EnqueueSQLTx(ctx context.Context, tx *sql.Tx, jobs ...EnqueueParams) ([]Enqueued, error) {
+	return l.enqueue(ctx, sqlQuerier{tx}, jobs, false)
+}
+
+func first(jobs []Enqueued, err error) (Enqueued, error) {
+	if err != nil {
+		return Enqueued{}, err
+	}
+	return jobs[0], nil
+}
+
+// enqueue checks and stores a batch. own says that the statement is its own transaction, so that a
+// policy id it sees is committed and may be remembered.
+func (l *Ledger) enqueue(ctx context.Context, q querier, jobs []EnqueueParams, own bool) ([]Enqueued, error) {
+	if len(jobs) == 0 {
+		return nil, nil
+	}
+	if err := domain.CheckBatch(len(jobs)); err != nil {
+		return nil, fmt.Errorf("enqueue: %w", err)
+	}
+	var b enqueueBatch
+	for i, p := range jobs {
+		if err := b.add(p); err != nil {
+			return nil, fmt.Errorf("enqueue: job %d: %w", i, atIndex(err, i))
+		}
+	}
+	for i, p := range jobs {
+		id, err := l.policyID(ctx, q, p.Policy.WithDefaults(), own)
+		if err != nil {
+			return nil, fmt.Errorf("enqueue: job %d: %w", i, err)
+		}
+		b.policies[i] = id
+	}
+	answers, err := l.call(ctx, q, domain.VerbEnqueue, nil, len(jobs), b.kinds, b.args, b.tags, b.priorities, b.dues, b.delays, b.policies,
+		b.keys, b.ttls, b.facts, b.triggerKinds, b.triggerRefs, b.parents, b.works, b.pins, b.ids, b.salts, nullable(l.cfg.Actor))
+	if err != nil {
+		return nil, err
+	}
+	return enqueued(answers, jobs)
+}
+
+// enqueued reads the answers: refused elements come alone, and then nothing was stored.
+func enqueued(answers []Answer, jobs []EnqueueParams) ([]Enqueued, error) {
+	out := make([]Enqueued, len(answers))
+	for i, a := range answers {
+		if a.Err != nil {
+			return nil, a.Err
+		}
+		out[i] = Enqueued{JobID: a.JobID, Replayed: a.Repeated}
+	}
+	if len(out) != len(jobs) {
+		return nil, fmt.Errorf("enqueue: got %d answers for %d jobs", len(out), len(jobs))
+	}
+	return out, nil
+}
+
+// enqueueBatch is a batch as the arrays that enqueue_many takes.
+type enqueueBatch struct {
+	ids, salts           []uuid.UUID
+	kinds, tags          []string
+	priorities, policies []int
+	args, keys, facts    []*string
+	dues                 []*time.Time
+	delays, ttls         []*time.Duration
+	triggerKinds         []string
+	triggerRefs          []*string
+	parents, works       []*uuid.UUID
+	pins                 []*int
+}
+
+func (b *enqueueBatch) add(p EnqueueParams) error {
+	if p.Tag == "" {
+		p.Tag = domain.DefaultTag
+	}
+	if p.Origin.TriggerKind == "" {
+		p.Origin.TriggerKind = "api"
+	}
+	if err := p.check(); err != nil {
+		return err
+	}
+	args, err := body("args", p.Args, domain.MaxArgsBytes)
+	if err != nil {
+		return err
+	}
+	facts, err := p.facts()
+	if err != nil {
+		return err
+	}
+	if p.ID == uuid.Nil {
+		if p.ID, err = uuid.NewV7(); err != nil {
+			return fmt.Errorf("make job id: %w", err)
+		}
+	}
+	ttl := nullable(p.KeyTTL)
+	if p.KeyTTL == KeyUntilEnded {
+		ttl = new(time.Duration)
+	}
+	b.ids, b.salts = append(b.ids, p.ID), append(b.salts, uuid.New())
+	b.kinds, b.tags = append(b.kinds, p.Kind), append(b.tags, p.Tag)
+	b.priorities, b.policies = append(b.priorities, p.Priority), append(b.policies, 0)
+	b.args, b.keys, b.facts = append(b.args, args), append(b.keys, nullable(p.Key)), append(b.facts, facts)
+	b.dues, b.delays, b.ttls = append(b.dues, nullable(p.ScheduledFor)), append(b.delays, nullable(p.Delay)), append(b.ttls, ttl)
+	b.triggerKinds, b.triggerRefs = append(b.triggerKinds, p.Origin.TriggerKind), append(b.triggerRefs, nullable(p.Origin.TriggerRef))
+	b.parents, b.works = append(b.parents, nullable(p.Origin.ParentID)), append(b.works, nullable(p.Origin.WorkID))
+	b.pins = append(b.pins, nullable(p.Origin.PinID))
+	return nil
+}
+
+// check tests everything that needs no database, in the order of the fields.
+func (p EnqueueParams) check() error {
+	if err := domain.CheckName("kind", p.Kind); err != nil {
+		return err
+	}
+	if err := domain.CheckName("tag", p.Tag); err != nil {
+		return err
+	}
+	if err := domain.CheckPriority(p.Priority); err != nil {
+		return err
+	}
+	if !p.ScheduledFor.IsZero() {
+		if err := domain.CheckTime("scheduled_for", p.ScheduledFor); err != nil {
+			return err
+		}
+		if p.Delay != 0 {
+			return &domain.FieldError{Field: "delay", Value: p.Delay, Want: "either a delay or scheduled_for, not both"}
+		}
+	}
+	if err := domain.CheckDelay("delay", p.Delay); err != nil {
+		return err
+	}
+	if p.Key != "" {
+		if err := domain.CheckText("key", p.Key, domain.MaxKeyBytes); err != nil {
+			return err
+		}
+	}
+	if p.KeyTTL != KeyUntilEnded {
+		if err := domain.CheckDelay("key_ttl", p.KeyTTL); err != nil {
+			return err
+		}
+	}
+	if err := domain.CheckName("trigger_kind", p.Origin.TriggerKind); err != nil {
+		return err
+	}
+	return p.Policy.WithDefaults().Validate()
+}
+
+// facts are the small unchanging extras of a job, as one JSON object; nil if there are none.
+func (p EnqueueParams) facts() (*string, error) {
+	if len(p.Labels) == 0 && p.CorrelationID == "" && p.Traceparent == "" {
+		return nil, nil
+	}
+	if len(p.Labels) > domain.MaxLabels {
+		return nil, &domain.FieldError{Field: "labels", Value: len(p.Labels), Want: "at most 16 labels"}
+	}
+	for k, v := range p.Labels {
+		if err := domain.CheckName("labels", k); err != nil {
+			return nil, err
+		}
+		if err := domain.CheckText("labels."+k, v, domain.MaxNameBytes); err != nil {
+			return nil, err
+		}
+	}
+	for field, v := range map[string]string{"correlation_id": p.CorrelationID, "traceparent": p.Traceparent} {
+		if v != "" {
+			if err := domain.CheckText(field, v, domain.MaxNameBytes); err != nil {
+				return nil, err
+			}
+		}
+	}
+	b, err := json.Marshal(Facts{Labels: p.Labels, CorrelationID: p.CorrelationID, Traceparent: p.Traceparent})
+	if err != nil {
+		return nil, fmt.Errorf("marshal facts: %w", err)
+	}
+	if len(b) > domain.MaxFactsBytes {
+		return nil, &domain.FieldError{Field: "labels", Value: fmt.Sprintf("%d bytes", len(b)), Want: "at most 4096 bytes together"}
+	}
+	s := string(b)
+	return &s, nil
+}
+
+// Facts is the JSON form of a job's labels, correlation id and traceparent.
+type Facts struct {
+	Labels        map[string]string `json:"labels,omitempty"`
+	CorrelationID string            `json:"correlation_id,omitempty"`
+	Traceparent   string            `json:"traceparent,omitempty"`
+}
+
+// atIndex says in a FieldError which element of a batch it is about.
+func atIndex(err error, i int) error {
+	if f, ok := err.(*domain.FieldError); ok {
+		f.Index = i
+	}
+	return err
+}

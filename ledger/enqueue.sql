@@ -1,0 +1,177 @@
+-- enqueue_many creates jobs: all of them or none. Each array but kinds may be null or hold
+-- nulls, which mean the defaults: a new id, tag default, priority 0, due now (or after delays),
+-- no args, policy 1. With a key, the first job that used it is returned again (repeated) when
+-- kind and args are the same; other args refuse the whole batch (key_conflict), and so does a
+-- key that an open transaction holds for longer than five seconds (key_busy): the answers are
+-- then the refused elements alone, and nothing is stored.
+CREATE OR REPLACE FUNCTION enqueue_many(
+    kinds text[], args text[] DEFAULT NULL, tags text[] DEFAULT NULL, priorities integer[] DEFAULT NULL,
+    scheduled_for timestamptz[] DEFAULT NULL, delays interval[] DEFAULT NULL, policies integer[] DEFAULT NULL,
+    keys text[] DEFAULT NULL, key_ttls interval[] DEFAULT NULL, facts text[] DEFAULT NULL,
+    trigger_kinds text[] DEFAULT NULL, trigger_refs text[] DEFAULT NULL, parents uuid[] DEFAULT NULL,
+    works uuid[] DEFAULT NULL, pins integer[] DEFAULT NULL, jobs uuid[] DEFAULT NULL, salts uuid[] DEFAULT NULL,
+    actor text DEFAULT NULL)
+RETURNS SETOF answer
+LANGUAGE plpgsql
+SET search_path FROM CURRENT
+SET plan_cache_mode = force_generic_plan
+SET lock_timeout = '5s'
+AS $$
+#variable_conflict use_column
+DECLARE
+    v_jobs     uuid[];
+    v_keyed    answer[];
+    v_store    boolean[];
+BEGIN
+    PERFORM check_enqueue(enqueue_many.kinds, enqueue_many.args, enqueue_many.tags, enqueue_many.priorities,
+        enqueue_many.scheduled_for, enqueue_many.policies, enqueue_many.facts, enqueue_many.key_ttls);
+    PERFORM check_delays(enqueue_many.delays);
+    PERFORM check_text('key', enqueue_many.keys, 255, true);
+    PERFORM check_text('actor', ARRAY[enqueue_many.actor], 255, true);
+    PERFORM pg_current_xact_id();
+
+    SELECT array_agg(coalesce(u.job_id, new_job_id()) ORDER BY u.ord) INTO v_jobs
+    FROM unnest(enqueue_many.kinds, enqueue_many.jobs) WITH ORDINALITY AS u (kind, job_id, ord);
+
+    IF array_length(array_remove(enqueue_many.keys, NULL), 1) > 0 THEN
+        SELECT array_agg(k) INTO v_keyed
+        FROM take_keys(enqueue_many.keys, enqueue_many.key_ttls, enqueue_many.kinds, enqueue_many.args, v_jobs) k;
+        IF EXISTS (SELECT FROM unnest(v_keyed) k WHERE k.refusal IS NOT NULL) THEN
+            RETURN QUERY SELECT * FROM unnest(v_keyed) k WHERE k.refusal IS NOT NULL;
+            RETURN;
+        END IF;
+        SELECT array_agg(k.ord IS NULL ORDER BY u.ord) INTO v_store
+        FROM unnest(v_jobs) WITH ORDINALITY AS u (job_id, ord)
+        LEFT JOIN unnest(v_keyed) k ON k.ord = u.ord;
+    END IF;
+
+    RETURN QUERY
+    WITH input AS MATERIALIZED (
+        SELECT u.ord::integer, u.job_id, u.kind, u.args, coalesce(u.tag, 'default') AS tag, coalesce(u.priority, 0)::smallint AS priority,
+            u.scheduled_for, u.delay, coalesce(u.policy_id, 1) AS policy_id, u.facts, u.trigger_kind, u.trigger_ref, u.parent_id,
+            u.work_id, u.pin_id, coalesce(u.salt, gen_random_uuid()) AS salt, clock() AS at
+        FROM unnest(v_jobs, enqueue_many.kinds, enqueue_many.args, enqueue_many.tags, enqueue_many.priorities, enqueue_many.scheduled_for,
+            enqueue_many.delays, enqueue_many.policies, enqueue_many.facts, enqueue_many.trigger_kinds, enqueue_many.trigger_refs,
+            enqueue_many.parents, enqueue_many.works, enqueue_many.pins, enqueue_many.salts, v_store)
+            WITH ORDINALITY AS u (job_id, kind, args, tag, priority, scheduled_for, delay, policy_id, facts, trigger_kind, trigger_ref,
+            parent_id, work_id, pin_id, salt, store, ord)
+        WHERE u.store IS NOT FALSE
+    ), due AS MATERIALIZED (
+        SELECT i.*, coalesce(i.scheduled_for, i.at + i.delay, i.at) AS due
+        FROM input i
+    ), projection AS (
+        INSERT INTO job_queue (job_id, scheduled_for, enqueued_at, changed_at, version, generation, attempt, restarts, policy_id,
+            priority, ready, kind, tag, facts)
+        SELECT d.job_id, d.due, d.at, d.at, 1, 0, 0, 0, d.policy_id, d.priority, d.due <= d.at, d.kind, d.tag, d.facts
+        FROM due d
+    ), body AS (
+        INSERT INTO job_payload (job_id, version, salt, body)
+        SELECT d.job_id, 1, d.salt, d.args
+        FROM due d
+        WHERE d.args IS NOT NULL
+    ), event AS (
+        INSERT INTO job_event (job_id, at, version, generation, attempt, policy_id, scheduled_for, parent_id, work_id, pin_id, priority,
+            type, actor, kind, tag, digest, policy_digest, trigger_kind, trigger_ref, facts)
+        SELECT d.job_id, d.at, 1, 0, 0, d.policy_id, d.due, d.parent_id, d.work_id, d.pin_id, d.priority,
+            'enqueued', coalesce(enqueue_many.actor, session_user), d.kind, d.tag, body_digest(d.salt, d.args), p.digest,
+            coalesce(d.trigger_kind, 'sql'), d.trigger_ref, d.facts
+        FROM due d
+        LEFT JOIN policy p ON p.policy_id = d.policy_id
+    )
+    SELECT d.ord, d.job_id, 'enqueued', NULL::text, false, 1, 0, 0, d.at, NULL::timestamptz, d.due, false, NULL::text
+    FROM due d;
+    RETURN QUERY SELECT * FROM unnest(v_keyed);
+END
+$$;
+
+-- enqueue creates one job and returns its id: the form for psql, triggers and other languages.
+--   SELECT jobledger.enqueue('email', '{"to": "a@example.org"}', key => 'order-17');
+-- Refusals are errors: JL400 bad input, JL409 key used for other args, JL423 key held.
+CREATE OR REPLACE FUNCTION enqueue(
+    kind text, args text DEFAULT NULL, tag text DEFAULT NULL, priority integer DEFAULT NULL, scheduled_for timestamptz DEFAULT NULL,
+    delay interval DEFAULT NULL, policy_id integer DEFAULT NULL, key text DEFAULT NULL, key_ttl interval DEFAULT NULL,
+    facts text DEFAULT NULL, actor text DEFAULT NULL)
+RETURNS uuid
+LANGUAGE plpgsql
+SET search_path FROM CURRENT
+AS $$
+DECLARE
+    a answer;
+BEGIN
+    SELECT * INTO a FROM enqueue_many(ARRAY[enqueue.kind], ARRAY[enqueue.args], ARRAY[enqueue.tag], ARRAY[enqueue.priority],
+        ARRAY[enqueue.scheduled_for], ARRAY[enqueue.delay], ARRAY[enqueue.policy_id], ARRAY[enqueue.key], ARRAY[enqueue.key_ttl],
+        ARRAY[enqueue.facts], actor => enqueue.actor);
+    IF a.refusal = 'key_conflict' THEN
+        RAISE EXCEPTION USING ERRCODE = 'JL409', MESSAGE = format('key %L was used by job %s for another kind or other args', enqueue.key, a.job_id);
+    ELSIF a.refusal IS NOT NULL THEN
+        RAISE EXCEPTION USING ERRCODE = 'JL423', MESSAGE = format('key %L is held by an open transaction', enqueue.key), HINT = 'try again';
+    END IF;
+    RETURN a.job_id;
+END
+$$;
+
+-- check_enqueue refuses the first element outside the limits of domain/limits.go.
+CREATE OR REPLACE FUNCTION check_enqueue(kinds text[], args text[], tags text[], priorities integer[], scheduled_for timestamptz[],
+                                         policies integer[], facts text[], key_ttls interval[])
+RETURNS void
+LANGUAGE plpgsql
+SET search_path FROM CURRENT
+AS $$
+DECLARE
+    bad record;
+BEGIN
+    IF check_enqueue.kinds IS NULL OR cardinality(check_enqueue.kinds) > 10000 THEN
+        PERFORM refuse_field(1, 'kinds', cardinality(check_enqueue.kinds)::text, 'at most 10000 jobs in one call');
+    END IF;
+    SELECT u.ord::integer AS ord, c.* INTO bad
+    FROM unnest(check_enqueue.kinds, check_enqueue.args, check_enqueue.tags, check_enqueue.priorities, check_enqueue.scheduled_for,
+                check_enqueue.policies, check_enqueue.facts, check_enqueue.key_ttls)
+        WITH ORDINALITY AS u (kind, args, tag, priority, due, policy_id, facts, key_ttl, ord)
+    CROSS JOIN LATERAL (
+        SELECT CASE
+            WHEN u.kind IS NULL OR u.kind !~ '^[A-Za-z0-9._:/-]{1,255}$' THEN 'kind'
+            WHEN u.tag !~ '^[A-Za-z0-9._:/-]{1,255}$' THEN 'tag'
+            WHEN u.priority NOT BETWEEN -32768 AND 32767 THEN 'priority'
+            WHEN u.due NOT BETWEEN '1970-01-01 00:00:00+00' AND '9999-12-31 23:59:59.999999+00' THEN 'scheduled_for'
+            WHEN octet_length(u.args) > 1048576 THEN 'args'
+            WHEN octet_length(u.facts) > 4096 THEN 'facts'
+            WHEN u.key_ttl NOT BETWEEN '0' AND '10 years' THEN 'key_ttl'
+            WHEN u.policy_id IS NOT NULL AND NOT EXISTS (SELECT FROM policy p WHERE p.policy_id = u.policy_id) THEN 'policy_id'
+        END AS field) c
+    WHERE c.field IS NOT NULL
+    ORDER BY u.ord
+    LIMIT 1;
+    IF FOUND THEN
+        PERFORM refuse_field(bad.ord, bad.field, CASE bad.field
+            WHEN 'kind' THEN check_enqueue.kinds[bad.ord] WHEN 'tag' THEN check_enqueue.tags[bad.ord]
+            WHEN 'priority' THEN check_enqueue.priorities[bad.ord]::text WHEN 'scheduled_for' THEN check_enqueue.scheduled_for[bad.ord]::text
+            WHEN 'args' THEN octet_length(check_enqueue.args[bad.ord]) || ' bytes' WHEN 'facts' THEN octet_length(check_enqueue.facts[bad.ord]) || ' bytes'
+            WHEN 'key_ttl' THEN check_enqueue.key_ttls[bad.ord]::text WHEN 'policy_id' THEN check_enqueue.policies[bad.ord]::text END,
+            CASE bad.field
+            WHEN 'priority' THEN '-32768 to 32767' WHEN 'scheduled_for' THEN 'a time within the years 1970 to 9999'
+            WHEN 'args' THEN 'at most 1048576 bytes' WHEN 'facts' THEN 'at most 4096 bytes' WHEN 'key_ttl' THEN '0 to 10 years'
+            WHEN 'policy_id' THEN 'an id from ensure_policy' ELSE '1 to 255 bytes of ASCII letters, digits and ._:/-' END);
+    END IF;
+    PERFORM check_json('args', check_enqueue.args);
+    PERFORM check_json('facts', check_enqueue.facts);
+END
+$$;
+
+-- check_json refuses the first text that is not JSON or that Postgres could not read back: a
+-- NUL escape, or a surrogate without its other half.
+CREATE OR REPLACE FUNCTION check_json(field text, texts text[]) RETURNS void
+LANGUAGE plpgsql
+AS $$
+BEGIN
+    FOR i IN 1 .. coalesce(cardinality(check_json.texts), 0) LOOP
+        BEGIN
+            PERFORM check_json.texts[i]::json;
+            IF position('\u' IN check_json.texts[i]) > 0 THEN
+                PERFORM check_json.texts[i]::jsonb;
+            END IF;
+        EXCEPTION WHEN data_exception OR numeric_value_out_of_range OR program_limit_exceeded THEN
+            PERFORM refuse_field(i, check_json.field, check_json.texts[i], 'JSON text without \u0000 and without lone surrogates: ' || SQLERRM);
+        END;
+    END LOOP;
+END
+$$;

@@ -1,0 +1,31 @@
+-- ensure_policy returns the id of the policy with these values and adds it if there is none.
+-- Whoever calls it in a transaction of its own must not remember the id before the commit.
+CREATE OR REPLACE FUNCTION ensure_policy(
+    max_attempts integer DEFAULT 25, timeout interval DEFAULT '1 hour', restart_limit integer DEFAULT 3,
+    on_lost_lease text DEFAULT 'restart', backoff_base interval DEFAULT '1 second', backoff_factor integer DEFAULT 200,
+    backoff_cap interval DEFAULT '10 minutes', backoff_jitter integer DEFAULT 20, stall_after interval DEFAULT NULL)
+RETURNS integer
+LANGUAGE plpgsql
+SET search_path FROM CURRENT
+AS $$
+#variable_conflict use_column
+DECLARE
+    v_hash bytea := sha256(convert_to(concat_ws('|', ensure_policy.max_attempts, microseconds(ensure_policy.timeout), ensure_policy.restart_limit,
+                  ensure_policy.on_lost_lease, microseconds(ensure_policy.backoff_base), ensure_policy.backoff_factor,
+                  microseconds(ensure_policy.backoff_cap), ensure_policy.backoff_jitter,
+                  coalesce(microseconds(ensure_policy.stall_after), 0)), 'UTF8'));
+    v_id   integer;
+BEGIN
+    SELECT policy_id INTO v_id FROM policy WHERE digest = v_hash;
+    IF v_id IS NULL THEN
+        INSERT INTO policy (digest, max_attempts, timeout, restart_limit, on_lost_lease,
+                            backoff_base, backoff_factor, backoff_cap, backoff_jitter, stall_after)
+        VALUES (v_hash, ensure_policy.max_attempts, ensure_policy.timeout, ensure_policy.restart_limit, ensure_policy.on_lost_lease,
+                ensure_policy.backoff_base, ensure_policy.backoff_factor, ensure_policy.backoff_cap,
+                ensure_policy.backoff_jitter, ensure_policy.stall_after)
+        ON CONFLICT (digest) DO UPDATE SET digest = excluded.digest
+        RETURNING policy_id INTO v_id;
+    END IF;
+    RETURN v_id;
+END
+$$;

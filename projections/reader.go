@@ -1,0 +1,36 @@
+// Package projections is the read path of jobledger: what waits, runs and has ended, the history of
+// a job, who works, and the proof that the projections are what the events say. It changes nothing.
+package projections
+
+import (
+	"context"
+	"fmt"
+	"strings"
+
+	"github.com/jackc/pgx/v5"
+)
+
+// Querier is what reading needs of a pool, a connection or a transaction.
+type Querier interface {
+	Query(ctx context.Context, sql string, args ...any) (pgx.Rows, error)
+}
+
+// Reader reads one ledger. It is safe for concurrent use if its Querier is.
+type Reader struct {
+	db     Querier
+	schema string // quoted
+}
+
+// New returns a Reader of the ledger in schema.
+func New(db Querier, schema string) (*Reader, error) {
+	if schema == "" || len(schema) > 63 || strings.ContainsRune(schema, 0) {
+		return nil, fmt.Errorf("schema %q: want a Postgres identifier of 1 to 63 bytes", schema)
+	}
+	return &Reader{db: db, schema: pgx.Identifier{schema}.Sanitize()}, nil
+}
+
+// In returns a Reader of the same ledger on another connection or transaction.
+func (r *Reader) In(db Querier) *Reader { return &Reader{db: db, schema: r.schema} }
+
+// sql qualifies a statement with the ledger's schema.
+func (r *Reader) sql(text string) string { return strings.ReplaceAll(text, "{schema}", r.schema) }
