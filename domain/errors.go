@@ -25,6 +25,8 @@ const (
 	RefusedSucceeded         Refusal = "succeeded"          // redrive: the job ended with success
 	RefusedNotDue            Refusal = "not_due"            // claim: not waiting, or due later
 	RefusedAlive             Refusal = "alive"              // reap: neither lease nor time-out is over
+	RefusedKeyConflict       Refusal = "key_conflict"       // enqueue: the key was used for another kind or payload
+	RefusedKeyBusy           Refusal = "key_busy"           // enqueue: an open transaction holds the key
 	RefusedContended         Refusal = "contended"          // the job moved each time it was looked for: try again
 )
 
@@ -68,8 +70,14 @@ func (r Refusal) Err() error {
 		return ErrSucceeded
 	case RefusedContended:
 		return ErrContended
+	case RefusedKeyConflict:
+		return ErrKeyConflict
+	case RefusedKeyBusy:
+		return ErrKeyBusy
+	case "", RefusedAlreadyRequested, RefusedNotDue, RefusedAlive:
+		return nil
 	}
-	return nil
+	return fmt.Errorf("refused: %s", string(r)) // a word of newer functions than this binary knows
 }
 
 // RefusedError is a refusal with the job it is about; errors.Is sees the sentinel.

@@ -132,17 +132,12 @@ func fromPostgres(err error) error {
 	if !errors.As(err, &pg) {
 		return err
 	}
-	switch pg.Code {
-	case "JL400":
-		var f struct {
-			Index              int
-			Field, Value, Want string
-		}
-		if json.Unmarshal([]byte(pg.Detail), &f) == nil {
-			return &domain.FieldError{Index: f.Index, Field: f.Field, Value: f.Value, Want: f.Want}
-		}
-	case "55P03":
-		return fmt.Errorf("%w: %w", domain.ErrKeyBusy, err)
+	var f struct {
+		Index              int
+		Field, Value, Want string
+	}
+	if pg.Code == "JL400" && json.Unmarshal([]byte(pg.Detail), &f) == nil {
+		return &domain.FieldError{Index: f.Index, Field: f.Field, Value: f.Value, Want: f.Want}
 	}
 	return err
 }

@@ -158,20 +158,30 @@ END
 $$;
 
 -- check_json refuses the first text that is not JSON or that Postgres could not read back: a
--- NUL escape, or a surrogate without its other half.
+-- NUL escape, or a surrogate without its other half. All texts are tried at once; only a batch
+-- with a bad one in it is gone through one by one.
 CREATE OR REPLACE FUNCTION check_json(field text, texts text[]) RETURNS void
 LANGUAGE plpgsql
 AS $$
+DECLARE
+    v_from integer := 1;
+    v_to   integer := coalesce(cardinality(check_json.texts), 0);
 BEGIN
-    FOR i IN 1 .. coalesce(cardinality(check_json.texts), 0) LOOP
+    WHILE v_from <= v_to LOOP
         BEGIN
-            PERFORM check_json.texts[i]::json;
-            IF position('\u' IN check_json.texts[i]) > 0 THEN
-                PERFORM check_json.texts[i]::jsonb;
+            PERFORM count(t::json), count(t::jsonb) FILTER (WHERE position('\u' IN t) > 0)
+            FROM unnest(check_json.texts[v_from:v_to]) t;
+            RETURN;
+        EXCEPTION WHEN data_exception OR program_limit_exceeded OR statement_too_complex THEN
+            IF v_from = v_to THEN
+                PERFORM refuse_field(v_from, check_json.field, check_json.texts[v_from],
+                    'JSON text without \u0000 and without lone surrogates: ' || SQLERRM);
             END IF;
-        EXCEPTION WHEN data_exception OR numeric_value_out_of_range OR program_limit_exceeded THEN
-            PERFORM refuse_field(i, check_json.field, check_json.texts[i], 'JSON text without \u0000 and without lone surrogates: ' || SQLERRM);
         END;
+        FOR i IN v_from .. v_to LOOP
+            PERFORM check_json(check_json.field, check_json.texts[i:i]);
+            v_from := i + 1;
+        END LOOP;
     END LOOP;
 END
 $$;

@@ -10,20 +10,23 @@ SET search_path FROM CURRENT
 AS $$
 #variable_conflict use_column
 DECLARE
+    v_keys    text[];
+    v_jobs    uuid[];
+    v_kinds   text[];
+    v_digests bytea[];
     v_answers answer[];
 BEGIN
-    WITH input AS MATERIALIZED (
-        SELECT u.key, coalesce(u.ttl, '7 days') AS ttl, u.kind, u.args, u.job_id, u.ord::integer,
-            sha256(convert_to(coalesce(u.args, 'null'), 'UTF8')) AS digest,
-            first_value(u.ord) OVER (PARTITION BY u.key ORDER BY u.ord)::integer AS leader
+    WITH input AS (
+        SELECT DISTINCT ON (u.key) u.key, coalesce(u.ttl, '7 days') AS ttl, u.kind, u.job_id,
+            sha256(convert_to(coalesce(u.args, 'null'), 'UTF8')) AS digest
         FROM unnest(take_keys.keys, take_keys.ttls, take_keys.kinds, take_keys.args, take_keys.jobs)
             WITH ORDINALITY AS u (key, ttl, kind, args, job_id, ord)
         WHERE u.key IS NOT NULL
+        ORDER BY u.key, u.ord
     ), taken AS (
         INSERT INTO idempotency_key AS k (key, job_id, kind, digest, ttl)
         SELECT i.key, i.job_id, i.kind, i.digest, i.ttl
         FROM input i
-        WHERE i.ord = i.leader
         ORDER BY i.key
         ON CONFLICT (key) DO UPDATE SET (job_id, kind, digest, ttl, replays) = (
             -- A key whose job has ended, and whose own time has passed since, is free again.
@@ -35,19 +38,28 @@ BEGIN
             FROM (SELECT EXISTS (SELECT FROM job_completed c
                                  WHERE c.job_id = k.job_id AND c.changed_at + k.ttl <= clock()) AS free) f)
         RETURNING k.key, k.job_id, k.kind, k.digest
-    ), judged AS (
-        SELECT i.ord, t.job_id, i.kind = t.kind AND (i.digest = t.digest OR
-                canonical_json(coalesce(i.args, 'null')::json) = canonical_json(coalesce(b.body, l.args, 'null')::json)) AS same
-        FROM input i
-        JOIN input l ON l.key = i.key AND l.ord = i.leader
-        JOIN taken t ON t.key = i.key
-        LEFT JOIN job_payload b ON b.job_id = t.job_id AND b.version = 1
-        WHERE i.job_id <> t.job_id
     )
-    SELECT array_agg((j.ord, j.job_id, CASE WHEN j.same THEN 'enqueued' END, CASE WHEN NOT j.same THEN 'key_conflict' END, j.same,
+    SELECT array_agg(t.key), array_agg(t.job_id), array_agg(t.kind), array_agg(t.digest)
+    INTO v_keys, v_jobs, v_kinds, v_digests
+    FROM taken t;
+
+    -- In a new statement: the args of a job that committed while its key was waited for are not
+    -- in the snapshot of the one above. First the elements that found the key taken, then, inside
+    -- the batch, those whose key an earlier element took.
+    SELECT array_agg((u.ord, t.job_id, CASE WHEN j.same THEN 'enqueued' END, CASE WHEN NOT j.same THEN 'key_conflict' END, j.same,
                       1, 0, 0, NULL, NULL, NULL, false, NULL)::answer)
     INTO v_answers
-    FROM judged j;
+    FROM unnest(take_keys.keys, take_keys.kinds, take_keys.args, take_keys.jobs) WITH ORDINALITY AS u (key, kind, args, job_id, ord)
+    JOIN unnest(v_keys, v_jobs, v_kinds, v_digests) AS t (key, job_id, kind, digest) ON t.key = u.key
+    LEFT JOIN job_payload b ON b.job_id = t.job_id AND b.version = 1
+    LEFT JOIN unnest(take_keys.jobs, take_keys.args) AS l (job_id, args) ON l.job_id = t.job_id
+    CROSS JOIN LATERAL (
+        SELECT u.kind = t.kind AND CASE
+            WHEN t.digest = sha256(convert_to(coalesce(u.args, 'null'), 'UTF8')) THEN true
+            -- Only the digest is left of args that were erased.
+            WHEN coalesce(b.body, l.args) IS NULL AND t.digest <> sha256('null') THEN false
+            ELSE canonical_json(coalesce(u.args, 'null')::json) = canonical_json(coalesce(b.body, l.args, 'null')::json) END AS same) j
+    WHERE u.job_id <> t.job_id;
     IF EXISTS (SELECT FROM unnest(v_answers) a WHERE a.refusal IS NOT NULL) THEN
         RAISE EXCEPTION USING ERRCODE = 'JL409';
     END IF;

@@ -1,0 +1,34 @@
+# What a person types. Each target does its own set-up: Postgres comes from the machine, or is
+# fetched once where npm exists, or the error says what to install.
+
+GO ?= go
+# The race detector needs a C compiler; without one the tests run without it and say so.
+RACE := $(shell command -v $${CC:-gcc} >/dev/null 2>&1 && echo -race)
+
+.PHONY: demo test check bench soak build help
+
+help: ## this list
+	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/' | expand -t 10
+
+build: ## bin/jobledger
+	$(GO) build -o bin/jobledger ./cmd/jobledger
+
+demo: build ## the main job on real input: three workers, one killed, one frozen; about half a minute
+	./bin/jobledger demo
+
+test: ## all tests against a real Postgres; about five minutes on two cores
+ifeq ($(RACE),)
+	@echo "note: no C compiler found (CC or gcc): the tests run without the race detector"
+endif
+	$(GO) test $(RACE) -timeout 20m ./...
+
+check: ## formatting, vet, staticcheck
+	@test -z "$$(gofmt -l .)" || { gofmt -l .; echo "error: not formatted (hint: gofmt -w .)"; exit 1; }
+	$(GO) vet ./...
+	$(GO) tool staticcheck ./...
+
+bench: ## rates of enqueue, claim and complete on this machine
+	$(GO) test -run '^$$' -bench . -benchtime 3x ./ledger/...
+
+soak: ## the long runs: 2,000 model sequences and more; about half an hour
+	JOBLEDGER_MODEL_SEQUENCES=2000 $(GO) test -v -timeout 90m -run 'Model' ./ledger/...
