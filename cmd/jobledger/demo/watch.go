@@ -1,0 +1,71 @@
+package demo
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+)
+
+// pollEvery is how often the demo looks at the ledger.
+const pollEvery = 10 * time.Millisecond
+
+// waitFor looks until ok says yes or the demo's time is up.
+func (d *demo) waitFor(ctx context.Context, what string, ok func() (bool, error)) error {
+	tick := time.NewTicker(pollEvery)
+	defer tick.Stop()
+	for {
+		done, err := ok()
+		if err != nil || done {
+			return err
+		}
+		select {
+		case <-ctx.Done():
+			return fmt.Errorf("wait for %s: %w", what, context.Cause(ctx))
+		case <-tick.C:
+		}
+	}
+}
+
+// waitEnded waits until n jobs have their outcome.
+func (d *demo) waitEnded(ctx context.Context, n int) error {
+	return d.waitFor(ctx, fmt.Sprintf("%d jobs to end", n), func() (bool, error) {
+		ended, err := d.count(ctx, `SELECT count(*) FROM {schema}.job_completed`)
+		return ended >= int64(n), err
+	})
+}
+
+// waitHolds waits until a worker holds at least one job.
+func (d *demo) waitHolds(ctx context.Context, name string) error {
+	return d.waitFor(ctx, name+" to hold a job", func() (bool, error) {
+		n, err := d.holds(ctx, name)
+		return n > 0, err
+	})
+}
+
+// holds counts the leases of a worker, jobs on pipes aside: those it holds for good.
+func (d *demo) holds(ctx context.Context, name string) (int64, error) {
+	return d.count(ctx, `SELECT count(*) FROM {schema}.job_runtime WHERE worker = $1 AND job_id <> ALL ($2)`, name, d.hanging)
+}
+
+// holdsFor is what a worker still holds after a while.
+func (d *demo) holdsFor(ctx context.Context, name string, while time.Duration) (int64, error) {
+	select {
+	case <-ctx.Done():
+		return 0, context.Cause(ctx)
+	case <-time.After(while):
+		return d.holds(ctx, name)
+	}
+}
+
+func (d *demo) count(ctx context.Context, text string, args ...any) (int64, error) {
+	rows, err := d.Pool.Query(ctx, d.sql(text), args...)
+	if err != nil {
+		return 0, err
+	}
+	return pgx.CollectExactlyOneRow(rows, pgx.RowTo[int64])
+}
+
+func (d *demo) sql(text string) string { return strings.ReplaceAll(text, "{schema}", d.Schema) }
