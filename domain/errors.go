@@ -87,6 +87,7 @@ type RefusedError struct {
 	Generation int // what the caller showed; 0 for verbs without one
 	Refusal    Refusal
 	Outcome    Outcome // how the job ended, where Refusal is ended
+	Index      int     // enqueue: which element of the batch, from 0
 }
 
 func (e *RefusedError) Error() string {

@@ -12,6 +12,7 @@ const (
 	MaxKeyBytes      = 255                       // idempotency key
 	MaxActorBytes    = 255                       // actor, worker
 	MaxReasonBytes   = 1024                      // reason of a cancel, snooze or redrive
+	MaxRefBytes      = 1 << 10                   // what in the trigger's own world created the job
 	MaxArgsBytes     = 1 << 20                   // args, result
 	MaxErrorBytes    = 64 << 10                  // error text
 	MaxProgressBytes = 4 << 10                   // progress details

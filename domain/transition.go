@@ -87,7 +87,7 @@ func Decide(past []Event, c Command, now time.Time) (Answer, error) {
 	if refusal == "" {
 		return Answer{Event: stamp(e, j, c, now)}, nil
 	}
-	if !t.Fenced || j.State == Gone || c.Generation > j.Generation {
+	if !t.Fenced || j.State == Gone || refusal == RefusedUnknownGeneration {
 		return Answer{Refusal: refusal}, nil
 	}
 	if first, ok := repeated(past, c); ok {
@@ -112,7 +112,10 @@ func transitionOf(v Verb) Transition {
 
 // stamp fills what every event carries.
 func stamp(e Event, j Job, c Command, now time.Time) Event {
-	e.JobID, e.Version, e.At, e.Actor = j.ID, j.Version+1, now, c.Actor
+	e.Version, e.At, e.Actor = j.Version+1, now, c.Actor
+	if e.Type != Enqueued { // which names the job to be
+		e.JobID = j.ID
+	}
 	if e.Type != Claimed {
 		e.Generation = j.Generation
 	}
@@ -160,7 +163,7 @@ func refuseState(t Transition, j Job, c Command, now time.Time) Refusal {
 // refuseFenced is the guard of ping, complete, fail, release and snooze.
 func refuseFenced(j Job, c Command, now time.Time) Refusal {
 	switch {
-	case c.Generation > j.Generation:
+	case c.Generation < 1 || c.Generation > j.Generation:
 		return RefusedUnknownGeneration
 	case c.Generation < j.Generation:
 		return RefusedFenced

@@ -101,6 +101,9 @@ func scanAnswer(r rows, verb domain.Verb, held []Held) (Answer, int, error) {
 		if why == domain.RefusedEnded {
 			e.Outcome = a.Outcome
 		}
+		if verb == domain.VerbEnqueue {
+			e.Index = ord - 1
+		}
 		a.Err = e
 	}
 	return a, ord, nil

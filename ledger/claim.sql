@@ -18,10 +18,12 @@ AS $$
 #variable_conflict use_column
 DECLARE
     v_now    timestamptz := clock();
+    v_lease  interval;
     v_found  integer := 0;
     v_taken  integer := 0;
 BEGIN
     PERFORM check_worker(claim.worker, claim.lease);
+    v_lease := elapsed(claim.lease);
     IF claim.max_jobs IS NULL OR claim.max_jobs NOT BETWEEN 1 AND 10000 THEN
         PERFORM refuse_field(1, 'max_jobs', claim.max_jobs::text, '1 to 10000');
     END IF;
@@ -73,7 +75,7 @@ BEGIN
         INSERT INTO job_runtime AS r (job_id, scheduled_for, enqueued_at, changed_at, started_at, lease_until, timeout_at,
             version, generation, attempt, restarts, policy_id, progress_version, error_version, priority, worker, kind, tag, facts)
         SELECT m.job_id, m.scheduled_for, m.enqueued_at, m.at, m.at,
-            CASE WHEN p.on_lost_lease = 'reconcile' THEN NULL ELSE m.at + claim.lease END,
+            CASE WHEN p.on_lost_lease = 'reconcile' THEN NULL ELSE m.at + v_lease END,
             CASE WHEN p.on_lost_lease = 'reconcile' THEN NULL ELSE m.at + p.timeout END,
             m.version + 1, m.generation + 1, m.attempt + 1, m.restarts, m.policy_id, m.progress_version, m.error_version,
             m.priority, claim.worker, m.kind, m.tag, m.facts

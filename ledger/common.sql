@@ -27,6 +27,13 @@ CREATE OR REPLACE FUNCTION microseconds(i interval) RETURNS bigint
 LANGUAGE sql IMMUTABLE PARALLEL SAFE
 AS $$ SELECT (extract(epoch FROM i) * 1000000)::bigint $$;
 
+-- elapsed turns days and months into time on the clock: a day is 24 hours, a month 30 days. Added
+-- to an instant as they are, they would mean days of the calendar of the session's time zone, which
+-- has some of 23 and 25 hours.
+CREATE OR REPLACE FUNCTION elapsed(i interval) RETURNS interval
+LANGUAGE sql IMMUTABLE PARALLEL SAFE
+AS $$ SELECT microseconds(i) * interval '1 microsecond' $$;
+
 -- retry_delay is domain.Policy.RetryDelay, to the last microsecond (a test compares them).
 CREATE OR REPLACE FUNCTION retry_delay(base interval, factor integer, cap interval, jitter integer, job_id uuid, attempt integer)
 RETURNS interval
@@ -128,7 +135,25 @@ BEGIN
 END
 $$;
 
--- check_delays refuses delays that are negative, endless or longer than ten years.
+-- check_names refuses the first of some names that is no name. Null is allowed: it means the default.
+CREATE OR REPLACE FUNCTION check_names(field text, names text[]) RETURNS void
+LANGUAGE plpgsql
+AS $$
+DECLARE
+    bad record;
+BEGIN
+    SELECT u.ord::integer AS ord, u.n INTO bad
+    FROM unnest(check_names.names) WITH ORDINALITY AS u (n, ord)
+    WHERE u.n !~ '^[A-Za-z0-9._:/-]{1,255}$'
+    ORDER BY u.ord
+    LIMIT 1;
+    IF FOUND THEN
+        PERFORM refuse_field(bad.ord, check_names.field, bad.n, '1 to 255 bytes of ASCII letters, digits and ._:/-');
+    END IF;
+END
+$$;
+
+-- check_delays refuses delays that are negative, endless or longer than 3,650 days.
 CREATE OR REPLACE FUNCTION check_delays(delays interval[]) RETURNS void
 LANGUAGE plpgsql
 AS $$
@@ -137,11 +162,11 @@ DECLARE
 BEGIN
     SELECT u.ord::integer AS ord, u.d INTO bad
     FROM unnest(check_delays.delays) WITH ORDINALITY AS u (d, ord)
-    WHERE u.d NOT BETWEEN '0' AND '10 years'
+    WHERE u.d NOT BETWEEN '0' AND '87600 hours'
     ORDER BY u.ord
     LIMIT 1;
     IF FOUND THEN
-        PERFORM refuse_field(bad.ord, 'delay', bad.d::text, '0 to 10 years');
+        PERFORM refuse_field(bad.ord, 'delay', bad.d::text, '0 to 87600 hours');
     END IF;
 END
 $$;

@@ -24,7 +24,7 @@ BEGIN
             WITH input AS MATERIALIZED (
                 SELECT u.job_id, u.generation, u.body, coalesce(u.salt, gen_random_uuid()) AS salt, u.ord::integer
                 FROM unnest(complete.jobs, complete.generations, complete.results, complete.salts) WITH ORDINALITY AS u (job_id, generation, body, salt, ord)
-                ORDER BY u.job_id
+                ORDER BY u.job_id, u.ord
             ), guard AS (
                 DELETE FROM job_runtime r
                 USING input i

@@ -217,6 +217,11 @@ func (p EnqueueParams) check() error {
 	if err := domain.CheckName("trigger_kind", p.Origin.TriggerKind); err != nil {
 		return err
 	}
+	if p.Origin.TriggerRef != "" {
+		if err := domain.CheckText("trigger_ref", p.Origin.TriggerRef, domain.MaxRefBytes); err != nil {
+			return err
+		}
+	}
 	return p.Policy.WithDefaults().Validate()
 }
 

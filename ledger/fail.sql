@@ -29,7 +29,7 @@ BEGIN
                     u.delay, coalesce(u.permanent, false) AS permanent, u.ord::integer
                 FROM unnest(fail.jobs, fail.generations, fail.classes, fail.errors, fail.salts, fail.delays, fail.permanent)
                     WITH ORDINALITY AS u (job_id, generation, class, body, salt, delay, permanent, ord)
-                ORDER BY u.job_id
+                ORDER BY u.job_id, u.ord
             ), guard AS (
                 DELETE FROM job_runtime r
                 USING input i
@@ -46,7 +46,7 @@ BEGIN
                          WHEN g.permanent THEN 'permanent'
                          WHEN g.class = 'invalid_input' THEN 'invalid_input'
                          WHEN g.attempt >= p.max_attempts THEN 'attempts_exhausted' END AS reason,
-                    g.at + coalesce(g.delay, retry_delay(p.backoff_base, p.backoff_factor, p.backoff_cap, p.backoff_jitter, g.job_id, g.attempt)) AS due
+                    g.at + coalesce(elapsed(g.delay), retry_delay(p.backoff_base, p.backoff_factor, p.backoff_cap, p.backoff_jitter, g.job_id, g.attempt)) AS due
                 FROM guard g
                 LEFT JOIN policy p ON p.policy_id = g.policy_id
             ), queued AS (

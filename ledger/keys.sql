@@ -11,13 +11,14 @@ AS $$
 #variable_conflict use_column
 DECLARE
     v_keys    text[];
+    v_owners  integer[];
     v_jobs    uuid[];
     v_kinds   text[];
     v_digests bytea[];
     v_answers answer[];
 BEGIN
     WITH input AS (
-        SELECT DISTINCT ON (u.key) u.key, coalesce(u.ttl, '7 days') AS ttl, u.kind, u.job_id,
+        SELECT DISTINCT ON (u.key) u.key, u.ord::integer, elapsed(coalesce(u.ttl, '7 days')) AS ttl, u.kind, u.job_id,
             sha256(convert_to(coalesce(u.args, 'null'), 'UTF8')) AS digest
         FROM unnest(take_keys.keys, take_keys.ttls, take_keys.kinds, take_keys.args, take_keys.jobs)
             WITH ORDINALITY AS u (key, ttl, kind, args, job_id, ord)
@@ -37,11 +38,14 @@ BEGIN
                    CASE WHEN f.free THEN 0 ELSE k.replays + 1 END
             FROM (SELECT EXISTS (SELECT FROM job_completed c
                                  WHERE c.job_id = k.job_id AND c.changed_at + k.ttl <= clock()) AS free) f)
-        RETURNING k.key, k.job_id, k.kind, k.digest
+        RETURNING k.key, k.job_id, k.kind, k.digest, k.replays
     )
-    SELECT array_agg(t.key), array_agg(t.job_id), array_agg(t.kind), array_agg(t.digest)
-    INTO v_keys, v_jobs, v_kinds, v_digests
-    FROM taken t;
+    -- Who owns a key now: an element of the batch (its number), or an earlier job (null). The job's
+    -- id does not tell: a caller whose answer was lost may send the same id again.
+    SELECT array_agg(t.key), array_agg(CASE t.replays WHEN 0 THEN i.ord END), array_agg(t.job_id), array_agg(t.kind), array_agg(t.digest)
+    INTO v_keys, v_owners, v_jobs, v_kinds, v_digests
+    FROM taken t
+    JOIN input i ON i.key = t.key;
 
     -- In a new statement: the args of a job that committed while its key was waited for are not
     -- in the snapshot of the one above. First the elements that found the key taken, then, inside
@@ -50,16 +54,16 @@ BEGIN
                       1, 0, 0, NULL, NULL, NULL, false, NULL)::answer)
     INTO v_answers
     FROM unnest(take_keys.keys, take_keys.kinds, take_keys.args, take_keys.jobs) WITH ORDINALITY AS u (key, kind, args, job_id, ord)
-    JOIN unnest(v_keys, v_jobs, v_kinds, v_digests) AS t (key, job_id, kind, digest) ON t.key = u.key
+    JOIN unnest(v_keys, v_owners, v_jobs, v_kinds, v_digests) AS t (key, owner, job_id, kind, digest) ON t.key = u.key
     LEFT JOIN job_payload b ON b.job_id = t.job_id AND b.version = 1
-    LEFT JOIN unnest(take_keys.jobs, take_keys.args) AS l (job_id, args) ON l.job_id = t.job_id
+    LEFT JOIN unnest(take_keys.args) WITH ORDINALITY AS l (args, ord) ON l.ord = t.owner
     CROSS JOIN LATERAL (
         SELECT u.kind = t.kind AND CASE
             WHEN t.digest = sha256(convert_to(coalesce(u.args, 'null'), 'UTF8')) THEN true
             -- Only the digest is left of args that were erased.
             WHEN coalesce(b.body, l.args) IS NULL AND t.digest <> sha256('null') THEN false
             ELSE canonical_json(coalesce(u.args, 'null')::json) = canonical_json(coalesce(b.body, l.args, 'null')::json) END AS same) j
-    WHERE u.job_id <> t.job_id;
+    WHERE u.ord IS DISTINCT FROM t.owner;
     IF EXISTS (SELECT FROM unnest(v_answers) a WHERE a.refusal IS NOT NULL) THEN
         RAISE EXCEPTION USING ERRCODE = 'JL409';
     END IF;

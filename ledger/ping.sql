@@ -15,8 +15,10 @@ AS $$
 #variable_conflict use_column
 DECLARE
     v_done    answer[];
+    v_lease   interval;
 BEGIN
     PERFORM check_worker(ping.worker, ping.lease);
+    v_lease := elapsed(ping.lease);
     PERFORM check_fenced(ping.jobs, ping.generations);
     PERFORM check_text('progress', ping.progress, 4096, false);
     PERFORM pg_current_xact_id();
@@ -24,7 +26,7 @@ BEGIN
     WITH input AS MATERIALIZED (
         SELECT u.job_id, u.generation, u.body, coalesce(u.salt, gen_random_uuid()) AS salt, u.ord::integer
         FROM unnest(ping.jobs, ping.generations, ping.progress, ping.salts) WITH ORDINALITY AS u (job_id, generation, body, salt, ord)
-        ORDER BY u.job_id
+        ORDER BY u.job_id, u.ord
     ), guard AS MATERIALIZED (
         SELECT r.job_id, i.body, i.salt, i.ord
         FROM input i
@@ -40,7 +42,7 @@ BEGIN
         UPDATE job_runtime r
         SET changed_at = s.at,
             pinged_at = s.at,
-            lease_until = CASE WHEN r.lease_until IS NULL THEN NULL ELSE s.at + ping.lease END,
+            lease_until = CASE WHEN r.lease_until IS NULL THEN NULL ELSE s.at + v_lease END,
             version = r.version + 1,
             progress_version = CASE WHEN s.body IS NULL THEN r.progress_version ELSE r.version + 1 END,
             progress_at = CASE WHEN s.body IS NULL THEN r.progress_at ELSE s.at END

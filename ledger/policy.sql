@@ -20,9 +20,9 @@ BEGIN
     IF v_id IS NULL THEN
         INSERT INTO policy (digest, max_attempts, timeout, restart_limit, on_lost_lease,
                             backoff_base, backoff_factor, backoff_cap, backoff_jitter, stall_after)
-        VALUES (v_hash, ensure_policy.max_attempts, ensure_policy.timeout, ensure_policy.restart_limit, ensure_policy.on_lost_lease,
-                ensure_policy.backoff_base, ensure_policy.backoff_factor, ensure_policy.backoff_cap,
-                ensure_policy.backoff_jitter, ensure_policy.stall_after)
+        VALUES (v_hash, ensure_policy.max_attempts, elapsed(ensure_policy.timeout), ensure_policy.restart_limit, ensure_policy.on_lost_lease,
+                elapsed(ensure_policy.backoff_base), ensure_policy.backoff_factor, elapsed(ensure_policy.backoff_cap),
+                ensure_policy.backoff_jitter, elapsed(ensure_policy.stall_after))
         ON CONFLICT (digest) DO UPDATE SET digest = excluded.digest
         RETURNING policy_id INTO v_id;
     END IF;

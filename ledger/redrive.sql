@@ -66,7 +66,7 @@ BEGIN
 
     RETURN QUERY
     SELECT u.ord::integer, u.job_id, e.event, CASE WHEN e.job_id IS NULL THEN 'contended' ELSE e.refusal END, false, e.version, e.generation,
-        e.attempt, e.at, e.lease_until, e.scheduled_for, e.cancel_requested, e.outcome
+        e.attempt, e.at, e.lease_until, e.scheduled_for, coalesce(e.cancel_requested, false), e.outcome
     FROM unnest(redrive.jobs) WITH ORDINALITY AS u (job_id, ord)
     LEFT JOIN unnest(v_ended) e ON e.job_id = u.job_id;
 END

@@ -25,12 +25,12 @@ BEGIN
         FROM unnest(refuse.jobs, refuse.generations, refuse.bodies, refuse.salts, refuse.classes)
             WITH ORDINALITY AS u (job_id, generation, body, salt, class, ord)
         WHERE u.ord <> ALL (SELECT d.ord FROM unnest(refuse.done) d)
-        ORDER BY u.job_id
+        ORDER BY u.job_id, u.ord
     LOOP
         SELECT * INTO h FROM home(i.job_id);
         v_why := CASE
             WHEN h.state IS NULL THEN 'not_found'
-            WHEN i.generation > h.generation THEN 'unknown_generation'
+            WHEN i.generation NOT BETWEEN 1 AND h.generation THEN 'unknown_generation'
             WHEN i.generation < h.generation THEN 'fenced'
             WHEN h.worker IS DISTINCT FROM refuse.worker THEN 'fenced'
             WHEN h.state = 'ended' THEN 'ended'

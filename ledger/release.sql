@@ -23,7 +23,7 @@ BEGIN
             WITH input AS MATERIALIZED (
                 SELECT u.job_id, u.generation, u.ord::integer
                 FROM unnest(release.jobs, release.generations) WITH ORDINALITY AS u (job_id, generation, ord)
-                ORDER BY u.job_id
+                ORDER BY u.job_id, u.ord
             ), guard AS (
                 DELETE FROM job_runtime r
                 USING input i

@@ -23,9 +23,9 @@ BEGIN
     LOOP
         BEGIN
             WITH input AS MATERIALIZED (
-                SELECT u.job_id, u.generation, coalesce(u.delay, interval '0') AS delay, u.reason, u.ord::integer
+                SELECT u.job_id, u.generation, coalesce(elapsed(u.delay), interval '0') AS delay, u.reason, u.ord::integer
                 FROM unnest(snooze.jobs, snooze.generations, snooze.delays, snooze.reasons) WITH ORDINALITY AS u (job_id, generation, delay, reason, ord)
-                ORDER BY u.job_id
+                ORDER BY u.job_id, u.ord
             ), guard AS (
                 DELETE FROM job_runtime r
                 USING input i

@@ -6,18 +6,10 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"net"
-	"net/url"
 	"os"
 	"path/filepath"
-	"strconv"
-	"strings"
-	"sync"
 	"time"
 
-	"github.com/jackc/pgerrcode"
-	"github.com/jackc/pgx/v5"
-	"github.com/jackc/pgx/v5/pgconn"
 	"golang.org/x/sys/unix"
 )
 
@@ -26,17 +18,7 @@ const (
 	acquireTimeout = fetchTimeout + initTimeout + startTimeout
 	// maxLaunches bounds how often Acquire starts a supervisor, should it end before it can be used.
 	maxLaunches = 3
-	// connectTimeout bounds one attempt to connect.
-	connectTimeout = 10 * time.Second
 )
-
-// Lease is a client's share in a running server. The server runs at least until Close, or until the process ends.
-type Lease struct {
-	layout  layout
-	state   serverState
-	clients *fileLock
-	close   sync.Once
-}
 
 // Acquire returns a share in the server of the data directory, starting it, and creating its cluster, if need be. It
 // takes about 1.2 s the first time, 0.2 s if the server isn't running and a few milliseconds if it is. Close the lease
@@ -76,15 +58,19 @@ func Acquire(ctx context.Context, o Options) (*Lease, error) {
 // share returns the state of a server that answers: of the one that runs, or of a new one. The caller holds start.lock
 // and a share of clients.lock, so the server neither starts nor stops meanwhile, except to recover from a crash.
 func (l layout) share(ctx context.Context, o Options) (serverState, error) {
-	for range maxLaunches {
-		running, err := locked(l.supervisorLock())
+	for launches := 0; launches < maxLaunches; {
+		life, err := openLock(l.supervisorLock())
 		if err != nil {
-			return serverState{}, l.explain("look at supervisor.lock", err)
+			return serverState{}, l.explain("open supervisor.lock", err)
 		}
-		if !running {
-			if err := l.launchSupervisor(ctx, o); err != nil {
-				return serverState{}, err
-			}
+		free, err := life.try(unix.LOCK_EX)
+		if err == nil && free {
+			launches++
+			err = l.launchSupervisor(ctx, o, life)
+		}
+		life.close()
+		if err != nil {
+			return serverState{}, err
 		}
 		state, ended, err := l.waitAnswer(ctx)
 		if err != nil {
@@ -171,8 +157,8 @@ func (l layout) prepare(ctx context.Context, o Options) (Binaries, account, erro
 	return b, who, nil
 }
 
-// launchSupervisor starts the supervisor and waits for its report.
-func (l layout) launchSupervisor(ctx context.Context, o Options) error {
+// launchSupervisor starts the supervisor, hands supervisor.lock over to it, and waits for its report.
+func (l layout) launchSupervisor(ctx context.Context, o Options, life *fileLock) error {
 	b, _, err := l.prepare(ctx, o)
 	if err != nil {
 		return err
@@ -193,11 +179,12 @@ func (l layout) launchSupervisor(ctx context.Context, o Options) error {
 	defer reports.Close()
 	cmd, err := supervisorCommand(supervisorJob{
 		DataDir: o.DataDir, Binaries: b, TCPPort: o.TCPPort, NoFsync: o.UnsafeNoFsync, Settings: o.Settings,
-	}, log, report)
+	}, log, report, life.file)
 	if err == nil {
 		err = cmd.Run()
 	}
 	report.Close()
+	life.close() // from here on it tells whether the supervisor lives, not whether this process does
 	if err != nil {
 		return &Error{Op: "start the supervisor of Postgres", Err: err, Hint: "read " + log.Name()}
 	}
@@ -210,104 +197,10 @@ func (l layout) launchSupervisor(ctx context.Context, o Options) error {
 	case err == nil:
 		return &Error{Op: answer.Op, Err: errors.New(answer.Error), Hint: answer.Hint}
 	case errors.Is(err, io.EOF):
-		return &Error{Op: "start Postgres", Err: errors.New("its supervisor ended without a word"), Hint: "read " + log.Name()}
+		return nil // it was killed; the caller sees by its lock that it is gone, and tries again
 	case ctx.Err() != nil:
 		return &Error{Op: "start Postgres", Err: context.Cause(ctx), Hint: "it may need longer: try again, and read " + log.Name()}
 	default:
 		return l.explain("read the supervisor's report", err)
-	}
-}
-
-// URL returns the connection URL of the database: through the socket, without a password.
-func (l *Lease) URL() string { return l.state.url(DatabaseName) }
-
-// TCPURL returns the connection URL through TCP, with the password, or "" if the server has no TCP port.
-func (l *Lease) TCPURL() (string, error) {
-	if l.state.TCPPort == 0 {
-		return "", nil
-	}
-	path := l.layout.password(l.state.Major)
-	password, err := os.ReadFile(path)
-	if err != nil {
-		return "", l.layout.explain("read the password", err)
-	}
-	address := url.URL{
-		Scheme: "postgres",
-		User:   url.UserPassword(UserName, strings.TrimSpace(string(password))),
-		Host:   net.JoinHostPort("127.0.0.1", strconv.Itoa(l.state.TCPPort)),
-		Path:   "/" + DatabaseName,
-	}
-	return address.String() + "?sslmode=disable", nil
-}
-
-// Major returns the server's major version.
-func (l *Lease) Major() int { return l.state.Major }
-
-// ServerLog returns the path of the server's log.
-func (l *Lease) ServerLog() string { return l.layout.serverLog(l.state.Major) }
-
-// Close gives the share back; the server stops a moment later if it was the last. It may be called more than once.
-// Connections must be closed before, else a stopping server cuts them off.
-func (l *Lease) Close() error {
-	var err error
-	l.close.Do(func() { err = l.clients.close() })
-	return err
-}
-
-// url returns the connection URL of a database through the socket.
-func (s serverState) url(database string) string {
-	query := url.Values{"host": {s.SocketDir}, "port": {strconv.Itoa(portOf(s.TCPPort))}, "user": {UserName}}
-	return "postgres:///" + database + "?" + query.Encode()
-}
-
-// answers says whether the server takes connections. A refusal that waiting will not change is an error.
-func answers(ctx context.Context, address string) (bool, error) {
-	ctx, cancel := context.WithTimeout(ctx, connectTimeout)
-	defer cancel()
-	conn, err := pgx.Connect(ctx, address)
-	if err == nil {
-		return true, conn.Close(ctx)
-	}
-	refusal, isRefusal := errors.AsType[*pgconn.PgError](err)
-	switch {
-	case !isRefusal:
-		return false, nil // nobody listens: it is starting, or has just died
-	case refusal.Code == pgerrcode.TooManyConnections:
-		return true, nil
-	case pgerrcode.IsOperatorIntervention(refusal.Code):
-		return false, nil // starting up, recovering or going down
-	default:
-		return false, err
-	}
-}
-
-// createDatabase creates our database in a new cluster.
-func (pm *postmaster) createDatabase(ctx context.Context) error {
-	conn, err := pgx.Connect(ctx, pm.state(false).url("postgres"))
-	if err != nil {
-		return fmt.Errorf("connect to the new server: %w", err)
-	}
-	defer conn.Close(ctx)
-	var exists bool
-	err = conn.QueryRow(ctx, "SELECT EXISTS (SELECT FROM pg_database WHERE datname = $1)", DatabaseName).Scan(&exists)
-	if err != nil || exists {
-		return err
-	}
-	_, err = conn.Exec(ctx, "CREATE DATABASE "+pgx.Identifier{DatabaseName}.Sanitize())
-	return err
-}
-
-// state is what is written down about a running server.
-func (pm *postmaster) state(exclusive bool) serverState {
-	return serverState{
-		SupervisorPID: os.Getpid(),
-		ServerPID:     pm.process.Pid,
-		Major:         pm.launch.binaries.Major,
-		BinDir:        pm.launch.binaries.Dir,
-		SocketDir:     pm.socketDir,
-		TCPPort:       pm.launch.options.TCPPort,
-		NoFsync:       pm.launch.options.UnsafeNoFsync,
-		Exclusive:     exclusive,
-		StartedAt:     time.Now().UTC(),
 	}
 }

@@ -8,6 +8,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 )
@@ -68,16 +69,22 @@ func findBinaries(ctx context.Context, o Options, want int, a account) (Binaries
 	var seen []string
 	for _, dir := range installedFolders() {
 		b, err := inspect(ctx, dir)
-		if err != nil || a.blockedAt(dir) != "" {
+		if err != nil || a.blockedAt(b.Dir) != "" {
 			continue
 		}
-		seen = append(seen, fmt.Sprintf("%d in %s", b.Major, dir))
+		if found := fmt.Sprintf("%d in %s", b.Major, b.Dir); !slices.Contains(seen, found) {
+			seen = append(seen, found)
+		}
 		if b.Major >= MinMajor && b.Major > best.Major && (want == 0 || b.Major == want) {
 			best = b
 		}
 	}
 	if best.Major != 0 {
 		return best, nil
+	}
+	if ctx.Err() != nil {
+		// They were not asked to the end, which is no reason to download others.
+		return best, &Error{Op: "look for Postgres", Err: context.Cause(ctx), Hint: "try again"}
 	}
 	if want == 0 || want == fetchedMajor {
 		b, err := fetchedBinaries(ctx, o)
@@ -95,7 +102,7 @@ func namedBinaries(ctx context.Context, o Options, want int, a account) (Binarie
 	if err != nil {
 		return b, &Error{Op: op, Err: err, Hint: "name the folder that holds initdb and postgres with --pg-bin"}
 	}
-	if folder := a.blockedAt(o.BinDir); folder != "" {
+	if folder := a.blockedAt(b.Dir); folder != "" {
 		return b, &Error{
 			Op:   op,
 			Err:  fmt.Errorf("user %s cannot enter folder %q", a.name, folder),
@@ -139,8 +146,14 @@ func installedFolders() []string {
 	return found
 }
 
-// inspect asks the postgres in dir for its version. A folder without initdb is that of a client's package.
+// inspect asks the postgres in dir for its version. A folder without initdb is that of a client's package. If postgres
+// is a link, as in /usr/local/bin, the installation is where it leads: there are psql and the others.
 func inspect(ctx context.Context, dir string) (Binaries, error) {
+	if info, err := os.Lstat(filepath.Join(dir, "postgres")); err == nil && info.Mode().Type() == os.ModeSymlink {
+		if program, err := filepath.EvalSymlinks(filepath.Join(dir, "postgres")); err == nil {
+			dir = filepath.Dir(program)
+		}
+	}
 	for _, name := range []string{"initdb", "postgres"} {
 		if _, err := os.Stat(filepath.Join(dir, name)); err != nil {
 			return Binaries{}, err

@@ -7,9 +7,13 @@ import (
 	"os"
 	"path/filepath"
 	"sync"
+	"time"
 
 	"golang.org/x/sys/unix"
 )
+
+// lookTimeout is how long a lock must be held to be more than a look at it.
+const lookTimeout = 500 * time.Millisecond
 
 // Server is a server that belongs to this process alone and ends with it, for tests that break it on purpose. It can be
 // stopped, killed and restarted; nobody else can share its data directory until Close.
@@ -40,16 +44,11 @@ func StartExclusive(ctx context.Context, o Options) (*Server, error) {
 		return nil, l.explain("wait for another process that starts or stops the server", err)
 	}
 	defer start.close()
-	life, err := openLock(l.supervisorLock())
+	// Whoever only looks has the lock for a moment.
+	wait, giveUp := context.WithTimeoutCause(ctx, lookTimeout, errors.New("a server runs in it"))
+	defer giveUp()
+	life, err := takeLock(wait, l.supervisorLock(), unix.LOCK_EX)
 	if err != nil {
-		return nil, l.explain("open supervisor.lock", err)
-	}
-	free, err := life.try(unix.LOCK_EX)
-	if err == nil && !free {
-		err = errors.New("a server runs in it")
-	}
-	if err != nil {
-		life.close()
 		return nil, &Error{
 			Op:   "take data directory " + quote(l.root) + " for one process",
 			Err:  err,

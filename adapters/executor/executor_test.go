@@ -1,0 +1,362 @@
+package executor_test
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"go.uber.org/goleak"
+	"golang.org/x/sys/unix"
+
+	"github.com/jobledger/jobledger/adapters/executor"
+)
+
+// parentEnv makes the test binary a parent that runs this shell command and is killed over it.
+const parentEnv = "JOBLEDGER_EXECUTOR_TEST_COMMAND"
+
+func TestMain(m *testing.M) {
+	if command := os.Getenv(parentEnv); command != "" {
+		executor.Run(context.Background(), shell(command))
+		os.Exit(0)
+	}
+	goleak.VerifyTestMain(m)
+}
+
+func shell(command string) executor.Command {
+	return executor.Command{Path: "sh", Args: []string{"-c", command}}
+}
+
+// run runs a command to its end.
+func run(t *testing.T, c executor.Command) executor.Result {
+	t.Helper()
+	r, err := executor.Run(t.Context(), c)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return r
+}
+
+func TestEnd(t *testing.T) {
+	t.Parallel()
+	for _, tc := range []struct {
+		name, command string
+		code          int
+		signal        syscall.Signal
+		says          string
+	}{
+		{"success", "exit 0", 0, 0, "exit code 0"},
+		{"failure", "exit 1", 1, 0, "exit code 1"},
+		{"highest_code", "exit 255", 255, 0, "exit code 255"},
+		{"not_executable", "/etc/passwd", 126, 0, "exit code 126 (as a shell says of a command that cannot be executed)"},
+		{"not_found", "no-such-command-here", 127, 0, "exit code 127 (as a shell says of a command that was not found)"},
+		{"terminated", "kill -TERM $$", -1, unix.SIGTERM, "killed by SIGTERM"},
+		{"killed", "kill -KILL $$", -1, unix.SIGKILL, "killed by SIGKILL"},
+		{"broken_pipe", "kill -PIPE $$", -1, unix.SIGPIPE, "killed by SIGPIPE"},
+		{"crashed", "ulimit -c 0; kill -SEGV $$", -1, unix.SIGSEGV, "killed by SIGSEGV"},
+		{"aborted", "ulimit -c 0; kill -ABRT $$", -1, unix.SIGABRT, "killed by SIGABRT"},
+		{"inner_command_killed", "sh -c 'kill -KILL $$'; exit $?", 137, 0, "exit code 137 (as a shell says of a command killed by SIGKILL)"},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			t.Parallel()
+			r := run(t, shell(tc.command))
+			if r.ExitCode != tc.code || r.Signal != tc.signal || r.Stopped != nil || r.String() != tc.says {
+				t.Errorf("ended with code %d, signal %v, stopped %v, says %q; want %d, %v, nil, %q",
+					r.ExitCode, r.Signal, r.Stopped, r, tc.code, tc.signal, tc.says)
+			}
+			if r.Success() != (tc.name == "success") {
+				t.Errorf("success is %t", r.Success())
+			}
+		})
+	}
+	t.Run("cannot_start", func(t *testing.T) {
+		t.Parallel()
+		if _, err := executor.Run(t.Context(), executor.Command{Path: "no-such-command-here"}); !errors.Is(err, os.ErrNotExist) && err == nil {
+			t.Errorf("got %v, want an error", err)
+		}
+	})
+	t.Run("context_over_before_the_start", func(t *testing.T) {
+		t.Parallel()
+		why := errors.New("enough")
+		ctx, cancel := context.WithCancelCause(t.Context())
+		cancel(why)
+		mark := filepath.Join(t.TempDir(), "mark")
+		if _, err := executor.Run(ctx, shell("touch "+mark)); !errors.Is(err, why) {
+			t.Errorf("got %v, want the cause of the context", err)
+		}
+		if _, err := os.Stat(mark); err == nil {
+			t.Error("the command was run")
+		}
+	})
+}
+
+func TestEnvironment(t *testing.T) {
+	t.Parallel()
+	dir, err := filepath.EvalSymlinks(t.TempDir())
+	if err != nil {
+		t.Fatal(err)
+	}
+	c := shell(`pwd; echo "$WORD $HOME"; ps -o pgid= -p $$ | tr -d ' '; echo $$`)
+	c.Dir, c.Env = dir, []string{"WORD=hello", "PATH=" + os.Getenv("PATH")}
+	lines := strings.Split(string(run(t, c).Stdout), "\n")
+	if lines[0] != dir || lines[1] != "hello " {
+		t.Errorf("got folder %q and environment %q", lines[0], lines[1])
+	}
+	if lines[2] != lines[3] || lines[2] == strconv.Itoa(syscall.Getpgrp()) {
+		t.Errorf("process %s is in group %s, want one of its own", lines[3], lines[2])
+	}
+}
+
+func TestStdin(t *testing.T) {
+	t.Parallel()
+	big := bytes.Repeat([]byte("0123456789abcdef"), 1<<16)
+	for _, tc := range []struct {
+		name, command string
+		in            []byte
+		want          string
+	}{
+		{"read", "cat", []byte(`{"a":1}`), `{"a":1}`},
+		{"none", "cat", nil, ""},
+		{"larger_than_the_pipe", "wc -c | tr -d ' \n'", big, "1048576"},
+		{"not_read", "echo done", big, "done\n"},
+		{"closed", "exec <&-; echo done", big, "done\n"},
+		{"read_in_part", "head -c 3", big, "012"},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			t.Parallel()
+			c := shell(tc.command)
+			c.Stdin = tc.in
+			if r := run(t, c); string(r.Stdout) != tc.want || !r.Success() {
+				t.Errorf("got %q (%s), want %q", r.Stdout, r, tc.want)
+			}
+		})
+	}
+}
+
+func TestOutput(t *testing.T) {
+	t.Parallel()
+	for _, n := range []int{0, 1, 64 << 10, 64<<10 + 1, 1 << 20, 1<<20 + 1, 10 << 20} {
+		for _, to := range []string{"stdout", "stderr"} {
+			t.Run(fmt.Sprintf("%d_bytes_to_%s", n, to), func(t *testing.T) {
+				t.Parallel()
+				c := shell(fmt.Sprintf("{ echo first; head -c %d /dev/zero | tr '\\0' x; echo; echo last; } >&%d", n, map[string]int{"stdout": 1, "stderr": 2}[to]))
+				c.StderrLimit = c.StdoutLimit
+				r := run(t, c)
+				text, cut, limit := string(r.Stdout), r.StdoutCut, executor.DefaultStdoutLimit
+				if to == "stderr" {
+					text, cut, limit = string(r.Stderr), r.StderrCut, executor.DefaultStderrLimit
+				}
+				total := len("first\n") + n + len("\nlast\n")
+				if !strings.HasPrefix(text, "first\n") || !strings.HasSuffix(text, "\nlast\n") {
+					t.Fatalf("first or last line are lost: %d bytes", len(text))
+				}
+				if wantCut := max(0, total-limit); int(cut) != wantCut {
+					t.Fatalf("%d bytes were left out, want %d", cut, wantCut)
+				}
+				if cut > 0 && !strings.Contains(text, fmt.Sprintf("\n[... %d bytes left out ...]\n", cut)) {
+					t.Error("no mark says what is left out")
+				}
+			})
+		}
+	}
+	t.Run("both_at_once", func(t *testing.T) {
+		t.Parallel()
+		r := run(t, shell(`i=0; while [ $i -lt 2000 ]; do echo "out $i"; echo "err $i" >&2; i=$((i+1)); done`))
+		var want strings.Builder
+		for i := range 2000 {
+			fmt.Fprintf(&want, "out %d\n", i)
+		}
+		if string(r.Stdout) != want.String() || !strings.HasSuffix(string(r.Stderr), "err 1998\nerr 1999\n") {
+			t.Errorf("the order of %d and %d bytes was not kept", len(r.Stdout), len(r.Stderr))
+		}
+	})
+}
+
+// fifo makes a named pipe, through which a command says that it has come to a point.
+func fifo(t *testing.T) string {
+	t.Helper()
+	path := filepath.Join(t.TempDir(), "fifo")
+	if err := unix.Mkfifo(path, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return path
+}
+
+// said waits for what is written to a named pipe.
+func said(t *testing.T, path string) string {
+	t.Helper()
+	text, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return strings.TrimSpace(string(text))
+}
+
+// alive says whether a process runs; one that nobody has reaped doesn't.
+func alive(t *testing.T, pid string) bool {
+	t.Helper()
+	if _, err := strconv.Atoi(pid); err != nil {
+		t.Fatalf("no process id: %q", pid)
+	}
+	stat, err := os.ReadFile("/proc/" + pid + "/stat")
+	if err != nil {
+		return false
+	}
+	_, rest, _ := strings.Cut(string(stat), ") ")
+	return !strings.HasPrefix(rest, "Z") && !strings.HasPrefix(rest, "X")
+}
+
+// stopped runs a command, stops it once it has said something through its pipe, and returns what it said. The path of
+// the pipe is its first argument ($0).
+func stopped(t *testing.T, grace time.Duration, command string) (executor.Result, string) {
+	t.Helper()
+	path := fifo(t)
+	why := errors.New("enough")
+	ctx, cancel := context.WithCancelCause(t.Context())
+	word := make(chan string, 1)
+	go func() {
+		text, _ := os.ReadFile(path)
+		word <- strings.TrimSpace(string(text))
+		cancel(why)
+	}()
+	c := shell(command)
+	c.Args = append(c.Args, path)
+	c.Grace = grace
+	r, err := executor.Run(ctx, c)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !errors.Is(r.Stopped, why) || r.Success() {
+		t.Errorf("stopped is %v, success %t; want the cause of the context, and no success", r.Stopped, r.Success())
+	}
+	return r, <-word
+}
+
+func TestStop(t *testing.T) {
+	t.Parallel()
+	t.Run("ends_with_SIGTERM", func(t *testing.T) {
+		t.Parallel()
+		r, _ := stopped(t, time.Minute, `echo ready > $0; sleep 600`)
+		if r.Signal != unix.SIGTERM || r.Killed || r.String() != "stopped by SIGTERM" {
+			t.Errorf("%+v", r)
+		}
+	})
+	t.Run("clears_up_and_exits_with_0_which_is_no_success", func(t *testing.T) {
+		t.Parallel()
+		r, _ := stopped(t, time.Minute, `trap 'echo cleared; exit 0' TERM; echo ready > $0; while :; do sleep 0.02; done`)
+		if r.ExitCode != 0 || string(r.Stdout) != "cleared\n" || r.Killed {
+			t.Errorf("%+v", r)
+		}
+	})
+	t.Run("ignores_SIGTERM", func(t *testing.T) {
+		t.Parallel()
+		r, child := stopped(t, 50*time.Millisecond, `trap '' TERM; sleep 600 & echo $! > $0; wait`)
+		if r.Signal != unix.SIGKILL || !r.Killed || alive(t, child) {
+			t.Errorf("child alive: %t; %+v", alive(t, child), r)
+		}
+	})
+	t.Run("a_child_may_clear_up_after_the_shell_has_ended", func(t *testing.T) {
+		t.Parallel()
+		// The shell dies of SIGTERM at once; its child needs a moment more.
+		r, child := stopped(t, time.Minute, `sh -c 'trap "echo cleared; exit" TERM; echo $$ > '$0'; while :; do sleep 0.02; done' & wait`)
+		if r.Signal != unix.SIGTERM || string(r.Stdout) != "cleared\n" || alive(t, child) {
+			t.Errorf("child alive: %t; %+v", alive(t, child), r)
+		}
+	})
+	t.Run("a_child_that_ignores_SIGTERM_is_killed_after_the_shell_has_ended", func(t *testing.T) {
+		t.Parallel()
+		r, child := stopped(t, 50*time.Millisecond, `sh -c 'trap "" TERM; echo $$ > '$0'; while :; do sleep 0.02; done' & wait`)
+		if r.Signal != unix.SIGTERM || !r.Killed || alive(t, child) {
+			t.Errorf("child alive: %t; %+v", alive(t, child), r)
+		}
+	})
+	t.Run("is_held_by_SIGSTOP", func(t *testing.T) {
+		t.Parallel()
+		r, _ := stopped(t, time.Minute, `echo ready > $0; kill -STOP $$; sleep 600`)
+		if r.Signal != unix.SIGTERM || r.Killed {
+			t.Errorf("%+v", r)
+		}
+	})
+}
+
+func TestKill(t *testing.T) {
+	t.Parallel()
+	for _, tc := range []struct{ name, command string }{
+		{"a_command_that_runs", `echo $$ > $0; sleep 600`},
+		{"a_command_in_its_grace", `trap 'echo $$ > $0.term' TERM; echo $$ > $0; while :; do sleep 0.02; done`},
+		{"what_is_left_in_the_grace_after_the_shell_has_ended", `sh -c 'trap "echo \$\$ > '$0.term'" TERM; echo $$ > '$0'; while :; do sleep 0.02; done' & wait`},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			t.Parallel()
+			path, kill := fifo(t), make(chan struct{})
+			inGrace := strings.Contains(tc.command, "$0.term")
+			if inGrace {
+				if err := unix.Mkfifo(path+".term", 0o600); err != nil {
+					t.Fatal(err)
+				}
+			}
+			ctx, cancel := context.WithCancel(t.Context())
+			defer cancel()
+			child := make(chan string, 1)
+			go func() {
+				pid, _ := os.ReadFile(path)
+				if inGrace {
+					cancel()
+					pid, _ = os.ReadFile(path + ".term")
+				}
+				child <- strings.TrimSpace(string(pid))
+				close(kill)
+			}()
+			c := shell(tc.command)
+			c.Args, c.Grace, c.Kill = append(c.Args, path), time.Hour, kill
+			r, err := executor.Run(ctx, c)
+			if err != nil {
+				t.Fatal(err)
+			}
+			want := executor.ErrKilled
+			if inGrace {
+				want = context.Canceled
+			}
+			if pid := <-child; !errors.Is(r.Stopped, want) || !r.Killed || alive(t, pid) {
+				t.Errorf("child alive: %t; %+v", alive(t, pid), r)
+			}
+		})
+	}
+}
+
+func TestGrandchild(t *testing.T) {
+	t.Parallel()
+	for _, tc := range []struct{ name, command string }{
+		{"holds_the_pipes", `sleep 600 & echo $!`},
+		{"ignores_SIGTERM", `(trap "" TERM HUP; exec sleep 600) & echo $!`},
+		{"is_left_by_a_subshell", `sh -c 'nohup sleep 600 & echo $!'`},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			t.Parallel()
+			r := run(t, shell(tc.command))
+			if child := strings.TrimSpace(string(r.Stdout)); alive(t, child) || !r.Success() || r.Survived {
+				t.Errorf("child alive: %t; %+v", alive(t, child), r)
+			}
+		})
+	}
+	t.Run("in_a_session_of_its_own_does_not_hold_us_up", func(t *testing.T) {
+		t.Parallel()
+		c := shell(`setsid sh -c 'echo $$; echo ready > "$0"; exec sleep 600' "$0" & read ready < "$0"`)
+		c.Args = append(c.Args, fifo(t))
+		r := run(t, c)
+		child := strings.TrimSpace(string(r.Stdout))
+		if pid, err := strconv.Atoi(child); err == nil {
+			defer syscall.Kill(pid, syscall.SIGKILL)
+		}
+		if !alive(t, child) || !r.Success() {
+			t.Errorf("child alive: %t; %+v", alive(t, child), r)
+		}
+	})
+}

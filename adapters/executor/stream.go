@@ -1,0 +1,101 @@
+package executor
+
+import (
+	"fmt"
+	"io"
+	"os"
+	"time"
+	"unicode/utf8"
+)
+
+// drainTime is how long output that is still in a pipe is read when the group is gone. The end of the pipe comes at
+// once, except where a process that has left the group holds it.
+const drainTime = 200 * time.Millisecond
+
+// stream is our end of a pipe and the goroutine at it.
+type stream struct {
+	ours *os.File
+	done chan struct{}
+}
+
+// write feeds the command. That it ends, or closes its input, before it has read everything is its own business.
+func (s *stream) write(from io.Reader) {
+	s.run(func() {
+		_, _ = io.Copy(s.ours, from)
+		s.ours.Close()
+	})
+}
+
+// read collects output until the pipe ends or finish gives up. It never makes the command wait for anything else.
+func (s *stream) read(to io.Writer) {
+	s.run(func() { _, _ = io.Copy(to, s.ours) })
+}
+
+func (s *stream) run(f func()) {
+	s.done = make(chan struct{})
+	go func() {
+		defer close(s.done)
+		f()
+	}()
+}
+
+// finish ends the goroutine and closes the pipe.
+func (s *stream) finish() {
+	// A pipe that cannot have a deadline is closed already.
+	_ = s.ours.SetDeadline(time.Now().Add(drainTime))
+	<-s.done
+	s.ours.Close()
+}
+
+// excerpt keeps the first and the last half of what is written to it, limit bytes together.
+type excerpt struct {
+	limit int
+	head  []byte
+	tail  []byte // up to twice its half: what is too much is dropped now and then, not at each write
+	total int64
+}
+
+// Write never refuses anything.
+func (e *excerpt) Write(b []byte) (int, error) {
+	n, half := len(b), e.limit/2
+	e.total += int64(n)
+	if room := half - len(e.head); room > 0 {
+		k := min(room, len(b))
+		e.head, b = append(e.head, b[:k]...), b[k:]
+	}
+	b = b[max(0, len(b)-half):]
+	if len(e.tail)+len(b) > 2*half {
+		e.tail = append(e.tail[:0], e.tail[max(0, len(e.tail)-half):]...)
+	}
+	e.tail = append(e.tail, b...)
+	return n, nil
+}
+
+// bytes returns what was kept and how many bytes were left out in the middle, with a mark in their place. Characters
+// are not cut in two.
+func (e *excerpt) bytes() (text []byte, cut int64) {
+	tail := e.tail[max(0, len(e.tail)-e.limit/2):]
+	if int64(len(e.head)+len(tail)) == e.total {
+		return append(e.head, tail...), 0
+	}
+	head := wholeHead(e.head)
+	for n := 0; n < utf8.UTFMax-1 && len(tail) > 0 && !utf8.RuneStart(tail[0]); n++ {
+		tail = tail[1:]
+	}
+	cut = e.total - int64(len(head)+len(tail))
+	text = fmt.Appendf(head, "\n[... %d bytes left out ...]\n", cut)
+	return append(text, tail...), cut
+}
+
+// wholeHead drops a character at the end that is there in part only.
+func wholeHead(b []byte) []byte {
+	for n := 1; n < utf8.UTFMax && n <= len(b); n++ {
+		if last := b[len(b)-n:]; utf8.RuneStart(last[0]) {
+			if !utf8.FullRune(last) {
+				return b[:len(b)-n]
+			}
+			break
+		}
+	}
+	return b
+}

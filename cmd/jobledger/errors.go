@@ -1,0 +1,183 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"syscall"
+
+	"github.com/jackc/pgerrcode"
+	"github.com/jackc/pgx/v5/pgconn"
+
+	"github.com/jobledger/jobledger/adapters/postgres/embedded"
+	"github.com/jobledger/jobledger/domain"
+)
+
+// The exit codes. Those of `job wait` stand beside it.
+const (
+	exitFailed   = 1
+	exitWrongUse = 2
+)
+
+// cliError is an error with what the command line adds to it.
+type cliError struct {
+	err   error
+	hint  string
+	code  int
+	quiet bool // what there is to say was printed already
+}
+
+func (e *cliError) Error() string { return e.err.Error() }
+func (e *cliError) Unwrap() error { return e.err }
+
+// wrongUse is an error of the person at the keyboard: exit code 2.
+func wrongUse(hint, format string, args ...any) error {
+	return &cliError{err: fmt.Errorf(format, args...), hint: hint, code: exitWrongUse}
+}
+
+// failed is any other error with a hint of its own: exit code 1.
+func failed(hint, format string, args ...any) error {
+	return &cliError{err: fmt.Errorf(format, args...), hint: hint, code: exitFailed}
+}
+
+// exit tells of err on standard error and returns the exit code.
+func (a *app) exit(ctx context.Context, err error) int {
+	if err == nil {
+		return 0
+	}
+	var cli *cliError
+	if errors.As(err, &cli) && cli.quiet {
+		return cli.code
+	}
+	if errors.Is(err, syscall.EPIPE) {
+		return exitFailed // nobody reads any more, and so nobody wants to hear of it
+	}
+	if by, ok := context.Cause(ctx).(signaled); ok && errors.Is(err, context.Canceled) {
+		a.tell(by, "")
+		return by.exitCode()
+	}
+	code := exitFailed
+	hint := a.hint(err)
+	if cli != nil {
+		code, hint = cli.code, cli.hint
+	}
+	if field := (*domain.FieldError)(nil); cli == nil && errors.As(err, &field) {
+		code = exitWrongUse
+	}
+	a.tell(err, hint)
+	return code
+}
+
+// tell prints an error and its hint, each on one line, in the form that was asked for.
+func (a *app) tell(err error, hint string) {
+	if a.json {
+		_ = printJSON(a.stderr, errorJSON{Error: err.Error(), Hint: hint, Code: code(err)})
+		return
+	}
+	fmt.Fprintf(a.stderr, "error: %s\n", oneLine(err.Error()))
+	if hint != "" {
+		fmt.Fprintf(a.stderr, "hint: %s\n", oneLine(hint))
+	}
+}
+
+// notice tells of something that takes long.
+func (a *app) notice(line string) {
+	if !a.json {
+		fmt.Fprintf(a.stderr, "%s\n", oneLine(line))
+	}
+}
+
+// oneLine joins the lines of errors that have several and makes the rest inert.
+func oneLine(s string) string {
+	lines := strings.FieldsFunc(s, func(r rune) bool { return r == '\n' || r == '\r' })
+	for i, line := range lines {
+		lines[i] = strings.TrimSpace(line)
+	}
+	return inert(strings.Join(lines, " "))
+}
+
+// refusals are the sentinel errors with their word in JSON and what to do. {again} becomes the flags that choose the
+// same ledger.
+var refusals = []struct {
+	err        error
+	code, hint string
+}{
+	{domain.ErrNotFound, "not_found", "the jobs that there are: jobledger jobs list{again}"},
+	{domain.ErrEnded, "ended", "how it ended: jobledger job show ID{again}"},
+	{domain.ErrNotEnded, "not_ended", "only a job that has failed or was canceled can be redriven; cancel it first"},
+	{domain.ErrSucceeded, "succeeded", "enqueue a new job to do it once more"},
+	{domain.ErrKeyConflict, "key_conflict", "use another --key, or the kind and args of the first job"},
+	{domain.ErrKeyBusy, "key_busy", "try again when that transaction has ended"},
+	{domain.ErrContended, "contended", "try again"},
+	{domain.ErrBusy, "busy", "try again"},
+	{domain.ErrFenced, "fenced", ""},
+	{domain.ErrLeaseOver, "lease_over", ""},
+	{domain.ErrTimedOut, "timed_out", ""},
+	{domain.ErrUnknownGeneration, "unknown_generation", ""},
+}
+
+// code is the word for an error in JSON, "" where there is none.
+func code(err error) string {
+	for _, r := range refusals {
+		if errors.Is(err, r.err) {
+			return r.code
+		}
+	}
+	var cli *cliError
+	var field *domain.FieldError
+	var by signaled
+	switch {
+	case errors.As(err, &field):
+		return "bad_input"
+	case errors.As(err, &by):
+		return "interrupted"
+	case errors.As(err, &cli) && cli.code == exitWrongUse:
+		return "wrong_use"
+	}
+	return ""
+}
+
+// hint says what to do about an error, "" where we don't know.
+func (a *app) hint(err error) string {
+	for _, r := range refusals {
+		if errors.Is(err, r.err) {
+			return strings.ReplaceAll(r.hint, "{again}", a.flagsAgain())
+		}
+	}
+	var private *embedded.Error
+	if errors.As(err, &private) {
+		return private.Hint
+	}
+	var config *pgconn.ParseConfigError
+	if errors.As(err, &config) {
+		return "a database URL looks like postgres://user@host:5432/database"
+	}
+	var pg *pgconn.PgError
+	if errors.As(err, &pg) {
+		return a.hintSQL(pg)
+	}
+	var connect *pgconn.ConnectError
+	if errors.As(err, &connect) {
+		return "is Postgres running there? Without --database-url and DATABASE_URL a private one is used"
+	}
+	return ""
+}
+
+func (a *app) hintSQL(pg *pgconn.PgError) string {
+	switch pg.Code {
+	case pgerrcode.InvalidPassword, pgerrcode.InvalidAuthorizationSpecification:
+		return "check user and password of the database URL"
+	case pgerrcode.InvalidCatalogName:
+		return "create it: createdb NAME"
+	case pgerrcode.InsufficientPrivilege:
+		return "this database user lacks a right on schema " + a.schema + "; ask who owns it"
+	case pgerrcode.UndefinedFunction, pgerrcode.UndefinedTable, pgerrcode.UndefinedColumn, pgerrcode.InvalidSchemaName:
+		return "the schema doesn't fit this binary: jobledger migrate status" + a.flagsAgain()
+	case pgerrcode.ReadOnlySQLTransaction:
+		return "this server is a replica, or read-only for now; use the primary"
+	case pgerrcode.TooManyConnections:
+		return "the server has no connection left: stop some clients or raise max_connections"
+	}
+	return pg.Hint
+}

@@ -1,0 +1,136 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/url"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/jobledger/jobledger/adapters/postgres"
+	"github.com/jobledger/jobledger/adapters/postgres/embedded"
+	"github.com/jobledger/jobledger/ledger"
+)
+
+// session is an open ledger. A private Postgres runs at least until it is closed.
+type session struct {
+	*ledger.Ledger
+	pool  *pgxpool.Pool
+	url   string
+	lease *embedded.Lease // nil on another's Postgres
+}
+
+// open opens the ledger that the flags mean. On the private Postgres it brings the schema to what this binary needs;
+// elsewhere that is a decision of who owns the database, and the error says what to run.
+func (a *app) open(ctx context.Context) (_ *session, err error) {
+	s := &session{url: a.databaseURL}
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, s.close())
+		}
+	}()
+	if a.private() {
+		if s.lease, err = embedded.Acquire(ctx, a.pgOptions()); err != nil {
+			return nil, err
+		}
+		s.url = s.lease.URL()
+	}
+	if err := a.fitSchema(ctx, s.url); err != nil {
+		return nil, err
+	}
+	if s.pool, err = postgres.OpenPool(ctx, postgres.PoolConfig{URL: s.url}); err != nil {
+		return nil, err
+	}
+	s.Ledger, err = ledger.New(s.pool, ledger.Config{Schema: a.schema, Actor: a.actor})
+	return s, err
+}
+
+// close gives everything back, the server last: it must not stop under open connections.
+func (s *session) close() error {
+	if s.pool != nil {
+		s.pool.Close()
+	}
+	if s.lease != nil {
+		return s.lease.Close()
+	}
+	return nil
+}
+
+// with runs f on an open ledger.
+func (a *app) with(ctx context.Context, f func(*session) error) error {
+	s, err := a.open(ctx)
+	if err != nil {
+		return err
+	}
+	return errors.Join(f(s), s.close())
+}
+
+// fitSchema makes sure that the schema and this binary fit together.
+func (a *app) fitSchema(ctx context.Context, databaseURL string) error {
+	status, err := postgres.MigrateStatus(ctx, databaseURL, a.schema)
+	if err != nil {
+		return err
+	}
+	if err := a.refuseNewer(status); err != nil {
+		return err
+	}
+	if status.UpToDate() && !(a.private() && status.FunctionsChanged) {
+		return nil
+	}
+	if a.private() {
+		return postgres.MigrateUp(ctx, databaseURL, a.schema)
+	}
+	migrate := "run: jobledger migrate up" + a.flagsAgain()
+	if status.Empty() {
+		return failed(migrate, "there is no ledger in schema %s of this database", a.schema)
+	}
+	return failed(migrate, "the ledger in schema %s is older than this binary: %s", a.schema, compared(status))
+}
+
+// functionsAhead is how many versions newer than this binary the transition functions may be: their signatures live one
+// release longer than their last caller, so that old and new binaries run side by side while a new one is rolled out.
+const functionsAhead = 1
+
+// refuseNewer refuses a ledger that a newer binary has migrated.
+func (a *app) refuseNewer(s postgres.Status) error {
+	if s.Migration <= s.LatestMigration && s.Functions <= s.LatestFunctions+functionsAhead {
+		return nil
+	}
+	return failed("use the jobledger that migrated it, or a newer one",
+		"the ledger in schema %s is newer than this binary: %s", a.schema, compared(s))
+}
+
+// compared puts what is there beside what this binary has.
+func compared(s postgres.Status) string {
+	return fmt.Sprintf("migration %d and functions %d, this binary has %d and %d", s.Migration, s.Functions, s.LatestMigration, s.LatestFunctions)
+}
+
+// now is the database's clock: ages are measured by the clock that set the times.
+func (s *session) now(ctx context.Context) (time.Time, error) {
+	var now time.Time
+	err := s.pool.QueryRow(ctx, "SELECT "+pgx.Identifier{s.Schema()}.Sanitize()+".clock()").Scan(&now)
+	if err != nil {
+		return now, fmt.Errorf("read the database's clock: %w", err)
+	}
+	return now.UTC(), nil
+}
+
+// withoutPassword is a database URL that may be shown. What is no URL may hide a password anywhere.
+func withoutPassword(databaseURL string) string {
+	u, err := url.Parse(databaseURL)
+	if err != nil || u.Scheme == "" {
+		return "..."
+	}
+	if u.User != nil {
+		u.User = url.User(u.User.Username())
+	}
+	query := u.Query()
+	if query.Has("password") {
+		query.Del("password")
+		u.RawQuery = query.Encode()
+	}
+	return u.String()
+}

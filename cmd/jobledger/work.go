@@ -1,0 +1,208 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/jobledger/jobledger/domain"
+	"github.com/jobledger/jobledger/ledger/worker"
+)
+
+// workFlags are the flags of work.
+type workFlags struct {
+	exec          []string
+	tags          []string
+	concurrency   int
+	prefetch      int
+	lease         time.Duration
+	name          string
+	drain         bool
+	poll          time.Duration
+	stopTimeout   time.Duration
+	grace         time.Duration
+	permanentExit []int
+}
+
+func workCommand(a *app) *cobra.Command {
+	var f workFlags
+	cmd := &cobra.Command{
+		Use:   "work --exec KIND=COMMAND ...",
+		Short: "Run jobs: a command for each kind",
+		Long: `Claim jobs and run a command for each: COMMAND is run by "sh -c", in a process group of its own.
+
+A command reads the job's args on standard input and prints its result on standard output: JSON is kept as it is,
+other text becomes a JSON string. Exit code 0 is success. Any other exit code, or a signal, fails the attempt, which
+is retried as the job's policy says; how the command ended and what it printed on standard error are kept with the
+job. With --permanent-exit some exit codes end the job at once: trying again would be pointless.
+
+Its environment has JOBLEDGER_JOB_ID, JOBLEDGER_KIND, JOBLEDGER_TAG, JOBLEDGER_PRIORITY, JOBLEDGER_ATTEMPT,
+JOBLEDGER_RESTARTS, JOBLEDGER_GENERATION (the fencing token, for what must refuse a late writer), JOBLEDGER_WORKER and,
+where the job has them, JOBLEDGER_CORRELATION_ID and TRACEPARENT.
+
+When the job is canceled, times out or loses its lease, the group gets SIGTERM, and SIGKILL after --grace. What a
+command leaves in the background is killed when the command has ended.
+
+The first SIGINT or SIGTERM stops gracefully: no new jobs, and commands have --stop-timeout to end; then they are
+stopped and their jobs given back, so that others start them at once. The second one kills the commands; their jobs are
+taken over when the leases end. Exit code 0 after a graceful stop in which everything came to its end, else 1.`,
+		Example: `  jobledger work --exec greet='jq -r "\"hello \" + .name"' --drain
+  jobledger work --exec resize=./resize.sh --exec report='python3 report.py' --tag slow --concurrency 4
+  jobledger work --exec import='./import --job "$JOBLEDGER_JOB_ID"' --permanent-exit 65`,
+		Args: noArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			outlivePipes()
+			hard := a.signals.hardStop()
+			commands, err := parseExec(f.exec)
+			if err != nil {
+				return err
+			}
+			config, err := f.config(cmd)
+			if err != nil {
+				return err
+			}
+			config.Logger = a.log
+			return a.with(cmd.Context(), func(s *session) error { return a.work(cmd.Context(), s, config, f, commands, hard) })
+		},
+	}
+	flags := cmd.Flags()
+	flags.StringArrayVar(&f.exec, "exec", nil, "KIND=COMMAND; may be given for several kinds")
+	flags.StringSliceVar(&f.tags, "tag", []string{domain.DefaultTag}, "the tags whose jobs it takes; may be given more than once")
+	flags.IntVar(&f.concurrency, "concurrency", 10, "how many commands run at once, 1 to 4000")
+	flags.IntVar(&f.prefetch, "prefetch", 0, "how many jobs it claims beyond that, 0 to 1000")
+	flags.DurationVar(&f.lease, "lease", domain.DefaultLease, "how long a claim lasts without a ping: 1s to 24h")
+	flags.StringVar(&f.name, "name", "", "who holds the leases (default: host, process and a random part)")
+	flags.BoolVar(&f.drain, "drain", false, "end when no job of these kinds and tags waits or runs any more")
+	flags.DurationVar(&f.poll, "poll", time.Second, "how long it sleeps when nothing is due")
+	flags.DurationVar(&f.stopTimeout, "stop-timeout", 20*time.Second, "how long a graceful stop waits for commands")
+	flags.DurationVar(&f.grace, "grace", 5*time.Second, "the time between SIGTERM and SIGKILL, at most a third of --lease")
+	flags.IntSliceVar(&f.permanentExit, "permanent-exit", nil, "exit codes that end a job at once, as invalid_input")
+	return cmd
+}
+
+// parseExec reads KIND=COMMAND.
+func parseExec(pairs []string) (map[string]string, error) {
+	const hint = `write it as --exec KIND=COMMAND, such as --exec greet='jq .name'`
+	if len(pairs) == 0 {
+		return nil, wrongUse(hint, "work needs --exec: what to run for which kind")
+	}
+	commands := map[string]string{}
+	for _, pair := range pairs {
+		kind, command, ok := strings.Cut(pair, "=")
+		if !ok || strings.TrimSpace(command) == "" {
+			return nil, wrongUse(hint, "--exec: got %q", pair)
+		}
+		if err := domain.CheckName("--exec", kind); err != nil {
+			return nil, wrongUse(hint, "%w", err)
+		}
+		if _, twice := commands[kind]; twice {
+			return nil, wrongUse("give one command for each kind", "--exec: kind %q is there twice", kind)
+		}
+		commands[kind] = command
+	}
+	return commands, nil
+}
+
+// config fits the worker's times together. A command that has lost its lease must be dead before the lease ends, so the
+// margin is longer than the grace; and a worker that stops waits longer for its handlers than they for their commands.
+func (f *workFlags) config(cmd *cobra.Command) (worker.Config, error) {
+	if err := notEmpty(cmd, "name"); err != nil {
+		return worker.Config{}, err
+	}
+	for _, n := range []struct {
+		flag string
+		d    time.Duration
+	}{{"stop-timeout", f.stopTimeout}, {"poll", f.poll}, {"grace", f.grace}} {
+		if n.d <= 0 && n.flag != "stop-timeout" || n.d < 0 {
+			return worker.Config{}, wrongUse("give a duration such as 5s", "--%s: got %s", n.flag, n.d)
+		}
+	}
+	for _, code := range f.permanentExit {
+		if code < 1 || code > 255 {
+			return worker.Config{}, wrongUse("exit codes other than success are 1 to 255", "--permanent-exit: got %d", code)
+		}
+	}
+	if f.concurrency < 1 {
+		return worker.Config{}, wrongUse("use 1 to 4000", "--concurrency: got %d", f.concurrency)
+	}
+	if len(f.tags) == 0 {
+		return worker.Config{}, wrongUse("leave --tag out, or give it a value", "--tag is empty")
+	}
+	if err := domain.CheckLease(f.lease); err != nil {
+		return worker.Config{}, asFlags(err)
+	}
+	switch {
+	case !cmd.Flags().Changed("grace"):
+		f.grace = min(f.grace, f.lease/8)
+	case f.grace > f.lease/3:
+		return worker.Config{}, wrongUse("give a longer --lease: a command must be dead before the lease of its job ends",
+			"--grace: got %s, want at most a third of the lease, %s", f.grace, f.lease/3)
+	}
+	margin := max(f.lease/6, f.grace+f.grace/4)
+	return worker.Config{
+		Name: f.name, Tags: f.tags, Concurrency: f.concurrency, Prefetch: f.prefetch, Lease: f.lease, Drain: f.drain, Poll: f.poll,
+		Margin: margin, PingEvery: min(f.lease/3, (f.lease-margin)/2),
+		StopTimeout: max(f.stopTimeout, time.Nanosecond), // zero would mean the default
+		StopGrace:   f.grace + killTime,
+	}, nil
+}
+
+// killTime is what a command may take to be gone after SIGKILL, and its end to be reported.
+const killTime = 3 * time.Second
+
+// work runs a worker until the first signal, or until nothing is left, and kills it at the second.
+func (a *app) work(ctx context.Context, s *session, config worker.Config, f workFlags, commands map[string]string, hard <-chan struct{}) error {
+	w, err := worker.New(s.Ledger, config)
+	if err != nil {
+		return asFlags(err)
+	}
+	x := &commandRunner{log: a.log, worker: w.Name(), grace: f.grace, permanent: f.permanentExit, kill: hard}
+	for kind, command := range commands {
+		worker.Handle(w, kind, x.handler(command))
+	}
+	ended := make(chan struct{})
+	defer close(ended)
+	go func() {
+		select {
+		case <-hard:
+			w.Kill()
+		case <-ended:
+		}
+	}()
+	err = w.Run(ctx)
+	x.running.Wait() // after a kill they still run, for a moment
+	if printErr := a.printWorked(w); err == nil {
+		err = printErr
+	}
+	if errors.Is(err, worker.ErrKilled) {
+		return failed("their jobs are taken over when the leases end, within "+span(f.lease), "killed by a second signal, with commands still running")
+	}
+	var cut *worker.StopError
+	if errors.As(err, &cut) {
+		return failed("the jobs that it could not report are taken over when their leases end, within "+span(f.lease), "%w", err)
+	}
+	return err
+}
+
+// printWorked says what it has done.
+func (a *app) printWorked(w *worker.Worker) error {
+	done := workedOf(w.Name(), w.Stats())
+	if a.json {
+		return a.printJSON(done)
+	}
+	text := fmt.Sprintf("%d succeeded, %d retried, %d failed, %d canceled", done.Succeeded, done.Retried, done.Failed, done.Canceled)
+	for _, rare := range []struct {
+		n    int64
+		what string
+	}{{done.Released, "given back"}, {done.Snoozed, "put off"}, {done.TimedOut, "timed out"}, {done.Lost, "lost"}, {done.Refused, "refused"}} {
+		if rare.n > 0 {
+			text += fmt.Sprintf(", %d %s", rare.n, rare.what)
+		}
+	}
+	_, err := fmt.Fprintln(a.stdout, text)
+	return err
+}

@@ -1,0 +1,142 @@
+package worker
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"log/slog"
+	"time"
+
+	"github.com/jobledger/jobledger/ledger"
+)
+
+// lease is a job that this worker holds, from the claim until the ledger has the outcome. Its fields
+// are guarded by Worker.mu, except job and arrived, which never change.
+type lease struct {
+	job     ledger.Claimed
+	arrived time.Time // when the claim's answer was here
+
+	// renewed is when the statement was sent that last extended the lease: the database read its
+	// clock later than that, so the lease lasts at least from there.
+	renewed time.Time
+	end     *time.Timer             // stops the handler in time; nil where there is no lease to lose
+	cancel  context.CancelCauseFunc // nil until the handler starts
+	cause   error                   // why the handler was told to stop; the first one stays
+	lost    bool                    // the database said so: no ping, and no report but of success
+
+	// calling: a ping or the outcome is on its way. One call at a time, or a ping that arrives behind
+	// the outcome would be refused and leave a rejected event.
+	calling  bool
+	progress json.RawMessage
+	unsent   bool // progress is newer than what the ledger has
+	inTx     bool // the handler completes it itself
+
+	outcome *outcome // nil while the handler runs
+	stuck   bool     // the outcome was sent once in vain: ping the lease until it gets through
+}
+
+func (l *lease) held() ledger.Held { return l.job.Held }
+
+// logged names the lease in log lines.
+func (l *lease) logged() slog.Attr {
+	return slog.Group("job", slog.String("id", l.job.JobID.String()), slog.String("kind", l.job.Kind),
+		slog.Int("generation", l.job.Generation))
+}
+
+// admit takes up a job that was claimed by a statement sent at sent.
+func (w *Worker) admit(job ledger.Claimed, sent time.Time) {
+	l := &lease{job: job, arrived: time.Now(), renewed: sent}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.leases[l] = struct{}{}
+	w.ready = append(w.ready, l)
+	if job.Lease > 0 {
+		l.end = time.AfterFunc(w.untilEnd(l), func() { w.cutOff(l) })
+	}
+}
+
+// untilEnd is how long l may go on without a ping.
+func (w *Worker) untilEnd(l *lease) time.Duration {
+	return time.Until(l.renewed.Add(l.job.Lease - w.cfg.Margin))
+}
+
+// extend notes that a statement sent at sent has extended the lease.
+func (w *Worker) extend(l *lease, sent time.Time) {
+	l.renewed = sent
+	if l.end != nil && l.cause == nil {
+		l.end.Reset(w.untilEnd(l))
+	}
+}
+
+// cutOff runs when no ping has got through in time.
+func (w *Worker) cutOff(l *lease) {
+	w.mu.Lock()
+	_, held := w.leases[l]
+	// A ping that came through just now has set the timer anew.
+	late := held && w.untilEnd(l) <= 0
+	w.mu.Unlock()
+	if late {
+		w.interrupt(l, ErrLeaseLost)
+	}
+}
+
+// interrupt tells a handler to stop, once.
+func (w *Worker) interrupt(l *lease, cause error) {
+	w.mu.Lock()
+	first := l.cause == nil
+	if first {
+		l.cause = cause
+	}
+	reporting := l.outcome != nil
+	if first && l.cancel != nil {
+		l.cancel(cause)
+	}
+	w.mu.Unlock()
+	if !first {
+		return
+	}
+	switch cause {
+	case ErrLeaseLost:
+		w.stats.lost.Add(1)
+		what := "lease is lost: its handler is told to stop"
+		if reporting {
+			what = "lease ends before its outcome could be committed"
+		}
+		w.log.LogAttrs(context.Background(), slog.LevelWarn, what, l.logged())
+	case ErrTimedOut:
+		w.log.LogAttrs(context.Background(), slog.LevelWarn, "attempt timed out", l.logged(), slog.Duration("timeout", l.job.Timeout))
+	}
+}
+
+// setProgress notes what the next ping shall carry.
+func (w *Worker) setProgress(l *lease, text json.RawMessage) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if !bytes.Equal(l.progress, text) {
+		l.progress, l.unsent = bytes.Clone(text), true
+	}
+}
+
+// settle gives a lease up: the ledger has its outcome, or never will.
+func (w *Worker) settle(l *lease) {
+	w.mu.Lock()
+	if _, held := w.leases[l]; held {
+		delete(w.leases, l)
+		if l.outcome != nil {
+			w.reported--
+		}
+		if l.end != nil {
+			l.end.Stop()
+		}
+	}
+	w.mu.Unlock()
+	w.wake()
+}
+
+// wake lets the loop of Run look again.
+func (w *Worker) wake() {
+	select {
+	case w.pulse <- struct{}{}:
+	default:
+	}
+}

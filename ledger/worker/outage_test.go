@@ -1,0 +1,191 @@
+package worker_test
+
+import (
+	"bytes"
+	"log/slog"
+	"os"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/jobledger/jobledger/domain"
+	"github.com/jobledger/jobledger/ledger"
+)
+
+// TestOutage: outcomes reach the ledger, once, whatever happens on their way.
+func TestOutage(t *testing.T) {
+	t.Parallel()
+
+	t.Run("shorter_than_the_lease", func(t *testing.T) {
+		t.Parallel()
+		l, db := newLedger(t)
+		p := newProxy(t, db)
+		var log lines
+		cfg := brisk()
+		cfg.Logger = slog.New(slog.NewTextHandler(&log, nil))
+		w, runs := startPuppet(t, p.Ledger, cfg)
+		good, bad := enqueue(t, l, "puppet", nil, nil), enqueue(t, l, "puppet", nil, nil)
+		both := []*run{receive(t, "a run", runs), receive(t, "a run", runs)}
+		p.set(closed)
+		for _, r := range both {
+			if r.ID == bad {
+				r.returns(errTest)
+			} else {
+				r.returns(nil)
+			}
+		}
+		until(t, "reports have failed again", func() bool { return strings.Contains(log.String(), "report outcomes does not work") })
+		if s := w.Stats(); s.Leases != 2 || s.Succeeded+s.Retried != 0 {
+			t.Errorf("before anything was committed stats are %+v", s)
+		}
+		p.set(open)
+		succeeded(t, l, good)
+		db.WaitTrue(t, "the failure is known", `SELECT count(*) = 1 FROM jobledger.job_event WHERE job_id = $1 AND type = 'retried'`, bad)
+		until(t, "the worker says that it is over", func() bool { return strings.Contains(log.String(), "claim works again") })
+		if err := w.stop(); err != nil {
+			t.Error(err)
+		}
+		if n := strings.Count(log.String(), "claim does not work"); n != 1 {
+			t.Errorf("the outage was told of %d times by the claim loop:\n%s", n, log.String())
+		}
+		db.WaitTrue(t, "no lease was lost", `SELECT count(*) = 0 FROM jobledger.job_event WHERE type IN ('reaped', 'rejected')`)
+		verified(t, l, db)
+	})
+
+	t.Run("answer_lost", func(t *testing.T) {
+		t.Parallel()
+		l, db := newLedger(t)
+		p := newProxy(t, db)
+		cfg := brisk()
+		cfg.Logger = slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelDebug})); cfg.Lease, cfg.Poll = 8*time.Second, time.Hour // one call may take two seconds
+		id := enqueue(t, l, "puppet", nil, nil)
+		w, runs := startPuppet(t, p.Ledger, cfg)
+		r := receive(t, "the run", runs)
+		p.set(mute)
+		r.returns(nil)
+		succeeded(t, l, id)
+		if s := w.Stats(); s.Succeeded != 0 || s.Leases != 1 {
+			t.Errorf("before the answer was there stats are %+v", s)
+		}
+		p.set(open)
+		until(t, "the worker knows", func() bool { return w.Stats().Succeeded == 1 })
+		if err := w.stop(); err != nil {
+			t.Error(err)
+		}
+		if _, types := history(t, l, id); len(types) != 3 {
+			t.Errorf("history is %v", types)
+		}
+		verified(t, l, db)
+	})
+
+	t.Run("cut_for_good_at_the_stop", func(t *testing.T) {
+		t.Parallel()
+		l, db := newLedger(t)
+		p := newProxy(t, db)
+		cfg := brisk()
+		cfg.StopTimeout, cfg.StopGrace = time.Millisecond, time.Millisecond
+		id := enqueue(t, l, "puppet", nil, nil)
+		w, runs := startPuppet(t, p.Ledger, cfg)
+		r := receive(t, "the run", runs)
+		p.set(closed)
+		r.returns(nil)
+		stopped := make(chan error, 1)
+		go func() { stopped <- w.stop() }()
+		p.forget()
+		receive(t, "a report that fails", p.lost)
+		w.Kill() // else it would try for ten seconds
+		receive(t, "the stop", stopped)
+		if job, _ := l.Job(t.Context(), id); job.State != domain.Running {
+			t.Errorf("the job is %s", job.State)
+		}
+	})
+}
+
+// TestReport: one outcome does not keep others from the ledger.
+func TestReport(t *testing.T) {
+	t.Parallel()
+
+	t.Run("a_locked_row", func(t *testing.T) {
+		t.Parallel()
+		l, db := newLedger(t)
+		cfg := brisk()
+		cfg.Lease = 8 * time.Second // a call may take two seconds
+		w, runs := startPuppet(t, l, cfg)
+		id := enqueue(t, l, "puppet", nil, nil)
+		for range 9 {
+			enqueue(t, l, "puppet", nil, nil)
+		}
+		var all []*run
+		for range 10 {
+			all = append(all, receive(t, "a run", runs))
+		}
+		conn := db.Connect(t)
+		if _, err := conn.Exec(t.Context(), `BEGIN; SELECT FROM jobledger.job_runtime WHERE job_id = '`+id.String()+`' FOR UPDATE`); err != nil {
+			t.Fatal(err)
+		}
+		for _, r := range all {
+			r.returns(nil)
+		}
+		db.WaitTrue(t, "the others are done", `SELECT count(*) = 9 FROM jobledger.job_completed`)
+		if _, err := conn.Exec(t.Context(), `ROLLBACK`); err != nil {
+			t.Fatal(err)
+		}
+		succeeded(t, l, id)
+		if err := w.stop(); err != nil {
+			t.Error(err)
+		}
+		if s := w.Stats(); s.Succeeded != 10 || s.Refused != 0 {
+			t.Errorf("stats are %+v", s)
+		}
+		verified(t, l, db)
+	})
+
+	t.Run("a_result_that_the_database_refuses", func(t *testing.T) {
+		t.Parallel()
+		l, db := newLedger(t)
+		if _, err := db.Pool.Exec(t.Context(), `ALTER TABLE jobledger.job_payload ADD CHECK (version = 1 OR body NOT LIKE '%poison%')`); err != nil {
+			t.Fatal(err)
+		}
+		w, runs := startPuppet(t, l, brisk())
+		var ids []string
+		for range 10 {
+			ids = append(ids, enqueue(t, l, "puppet", nil, func(p *ledger.EnqueueParams) { p.Policy = domain.Policy{MaxAttempts: 1} }).String())
+		}
+		var all []*run
+		for range 10 {
+			all = append(all, receive(t, "a run", runs))
+		}
+		for _, r := range all {
+			if r.ID.String() == ids[3] {
+				r.poison()
+			}
+			r.returns(nil)
+		}
+		db.WaitTrue(t, "all have ended", `SELECT count(*) = 10 FROM jobledger.job_completed`)
+		if err := w.stop(); err != nil {
+			t.Error(err)
+		}
+		db.WaitTrue(t, "the culprit alone failed, its outcome unknown",
+			`SELECT count(*) = 1 AND min(job_id::text) = $1 AND min(class) = 'outcome_unknown' FROM jobledger.job_completed WHERE outcome = 'failure'`, ids[3])
+		verified(t, l, db)
+	})
+}
+
+// lines is a log that may be read while it is written.
+type lines struct {
+	mu sync.Mutex
+	b  bytes.Buffer
+}
+
+func (l *lines) Write(p []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.b.Write(p)
+}
+
+func (l *lines) String() string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.b.String()
+}

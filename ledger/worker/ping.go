@@ -1,0 +1,188 @@
+package worker
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"log/slog"
+	"os"
+	"slices"
+	"time"
+
+	"github.com/jobledger/jobledger/domain"
+	"github.com/jobledger/jobledger/ledger"
+)
+
+// pingLoop extends all leases in one call every PingEvery, sooner after an error, until ctx ends.
+func (w *Worker) pingLoop(ctx context.Context) {
+	pauses, trouble := newBackoff(), outage{log: w.log, what: "ping"}
+	pauses.MaxInterval = min(retryLongest, w.cfg.PingEvery)
+	pauses.InitialInterval = min(retryFirst, pauses.MaxInterval)
+	pauses.Reset()
+	for wait := jittered(w.cfg.PingEvery); ; {
+		sleep(ctx, wait)
+		if ctx.Err() != nil {
+			return
+		}
+		if err := w.pingAll(ctx); err != nil {
+			trouble.failed(ctx, err)
+			wait = pauses.NextBackOff()
+			continue
+		}
+		trouble.over(ctx)
+		pauses.Reset()
+		wait = jittered(w.cfg.PingEvery)
+	}
+}
+
+// pingAll pings the leases that need it.
+func (w *Worker) pingAll(ctx context.Context) error {
+	batch := w.takeForPing()
+	if len(batch) == 0 {
+		return nil
+	}
+	defer w.pinged(batch)
+	ctx, cancel := context.WithTimeout(ctx, w.callTimeout())
+	defer cancel()
+	return w.ping(ctx, batch)
+}
+
+// takeForPing marks and returns the leases to ping: of running handlers and of outcomes that were sent
+// in vain, older than half an interval or with progress to tell.
+func (w *Worker) takeForPing() []*lease {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	var batch []*lease
+	for l := range w.leases {
+		if l.calling || l.lost || l.inTx {
+			continue
+		}
+		if time.Since(l.renewed) >= w.cfg.PingEvery/2 || l.unsent {
+			l.calling = true
+			batch = append(batch, l)
+		}
+	}
+	return batch
+}
+
+// pinged hands on the outcomes that have come up while their leases were being pinged.
+func (w *Worker) pinged(batch []*lease) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for _, l := range batch {
+		l.calling = false
+		if l.outcome != nil && !l.stuck {
+			w.enqueue(l)
+		}
+	}
+}
+
+// ping makes the call for leases that are marked and acts on the answers.
+func (w *Worker) ping(ctx context.Context, batch []*lease) error {
+	pings := make([]ledger.Ping, len(batch))
+	told := make([]json.RawMessage, len(batch))
+	w.mu.Lock()
+	for i, l := range batch {
+		pings[i].Held = l.held()
+		if l.unsent {
+			told[i] = l.progress
+			pings[i].Progress = l.progress
+		}
+	}
+	w.mu.Unlock()
+	sent := time.Now()
+	answers, err := w.l.Ping(ctx, ledger.PingParams{Worker: w.cfg.Name, Lease: w.cfg.Lease, Pings: pings})
+	if err != nil {
+		return err
+	}
+	w.stats.pings.Add(int64(len(batch)))
+	for i, a := range answers {
+		w.heard(batch[i], a, sent, told[i])
+	}
+	return nil
+}
+
+// heard acts on the answer to the ping of one lease.
+func (w *Worker) heard(l *lease, a ledger.Answer, sent time.Time, told json.RawMessage) {
+	switch {
+	case a.Err == nil:
+		w.mu.Lock()
+		w.extend(l, sent)
+		if told != nil && bytes.Equal(l.progress, told) {
+			l.unsent = false
+		}
+		w.mu.Unlock()
+		if a.CancelRequested {
+			w.interrupt(l, ErrCanceled)
+		}
+	case errors.Is(a.Err, domain.ErrBusy):
+		// Somebody has the row locked; the lease stands as it was.
+	default:
+		w.mu.Lock()
+		l.lost = true
+		w.mu.Unlock()
+		cause := ErrLeaseLost
+		if errors.Is(a.Err, domain.ErrTimedOut) {
+			cause = ErrTimedOut
+		}
+		w.interrupt(l, cause)
+	}
+}
+
+// tellProgress sends what the next ping would have carried for runs that end before it: the next
+// attempt shall start from there.
+func (w *Worker) tellProgress(ctx context.Context, batch []*lease) error {
+	w.mu.Lock()
+	batch = slices.DeleteFunc(slices.Clone(batch), func(l *lease) bool { return !l.unsent || l.lost })
+	w.mu.Unlock()
+	if len(batch) == 0 {
+		return nil
+	}
+	return w.ping(ctx, batch)
+}
+
+// beatLoop shows the worker to people, every PingEvery and at least every half a minute.
+func (w *Worker) beatLoop(ctx context.Context) {
+	trouble := outage{log: w.log, what: "show this worker"}
+	for {
+		if err := w.beat(ctx); err != nil {
+			trouble.failed(ctx, err)
+		} else {
+			trouble.over(ctx)
+		}
+		sleep(ctx, min(jittered(w.cfg.PingEvery), 30*time.Second))
+		if ctx.Err() != nil {
+			return
+		}
+	}
+}
+
+func (w *Worker) beat(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, claimTimeout)
+	defer cancel()
+	w.mu.Lock()
+	seen := ledger.WorkerSeen{Worker: w.cfg.Name, Tags: w.cfg.Tags, Kinds: w.kinds(), Host: w.host, PID: os.Getpid(),
+		Slots: w.cfg.Concurrency, Running: w.running, State: w.state}
+	if w.running > 0 && seen.State == ledger.Sleeping {
+		seen.State = ledger.Working
+	}
+	w.mu.Unlock()
+	slices.Sort(seen.Kinds)
+	return w.l.WorkerSeen(ctx, seen)
+}
+
+func (w *Worker) setState(s ledger.WorkerState) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.state = s
+}
+
+// leave takes the worker out of the list of the living.
+func (w *Worker) leave(ctx context.Context) {
+	ctx, cancel := context.WithTimeout(ctx, leaveTimeout)
+	defer cancel()
+	if err := w.l.WorkerGone(ctx, w.cfg.Name); err != nil && context.Cause(ctx) != ErrKilled {
+		w.log.LogAttrs(ctx, slog.LevelWarn, "take this worker off the list", slog.Any("error", err))
+	}
+}

@@ -1,0 +1,213 @@
+package worker_test
+
+import (
+	"errors"
+	"io"
+	"net"
+	"strconv"
+	"sync"
+	"testing"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/jobledger/jobledger/adapters/postgres/pgtest"
+	"github.com/jobledger/jobledger/ledger"
+)
+
+// The ways of a proxy.
+const (
+	open   = "open"   // everything gets through
+	closed = "closed" // connections break and new ones are refused, as when Postgres is down
+	silent = "silent" // nothing gets through and nobody hears of it, as when a network is cut
+	mute   = "mute"   // what clients send gets through, the answers don't
+)
+
+// proxy stands between a pool and Postgres and can cut the one off from the other.
+type proxy struct {
+	*ledger.Ledger // through the proxy
+
+	listener net.Listener
+	dial     func() (net.Conn, error)
+	lost     chan struct{} // gets a token for what did not get through, if there is room
+
+	mu      sync.Mutex
+	changed sync.Cond
+	way     string
+	conns   map[net.Conn]struct{}
+	loops   sync.WaitGroup
+}
+
+// newProxy opens a pool through a proxy to db.
+func newProxy(t testing.TB, db *pgtest.DB) *proxy {
+	t.Helper()
+	cfg, err := pgxpool.ParseConfig(db.URL)
+	if err != nil {
+		t.Fatal(err)
+	}
+	network, address := pgconn.NetworkAddress(cfg.ConnConfig.Host, cfg.ConnConfig.Port)
+	p := &proxy{way: open, conns: map[net.Conn]struct{}{}, lost: make(chan struct{}, 1),
+		dial: func() (net.Conn, error) { return net.Dial(network, address) }}
+	p.changed.L = &p.mu
+	if p.listener, err = net.Listen("tcp", "127.0.0.1:0"); err != nil {
+		t.Fatal(err)
+	}
+	host, port, err := net.SplitHostPort(p.listener.Addr().String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	n, err := strconv.ParseUint(port, 10, 16)
+	if err != nil {
+		t.Fatal(err)
+	}
+	cfg.ConnConfig.Host, cfg.ConnConfig.Port, cfg.ConnConfig.Fallbacks = host, uint16(n), nil
+	cfg.ConnConfig.TLSConfig = nil
+	cfg.MaxConns = 12
+	cfg.ConnConfig.DefaultQueryExecMode = pgx.QueryExecModeExec // one round trip for a call: the answer that is lost is that of the call
+	p.loops.Go(p.accept)
+	pool, err := pgxpool.NewWithConfig(t.Context(), cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		p.set(closed)
+		pool.Close()
+		_ = p.listener.Close()
+		p.loops.Wait()
+	})
+	if p.Ledger, err = ledger.New(pool, ledger.Config{Actor: "tester"}); err != nil {
+		t.Fatal(err)
+	}
+	return p
+}
+
+// set changes the proxy's way.
+func (p *proxy) set(way string) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.way = way
+	p.changed.Broadcast()
+	if way != closed {
+		return
+	}
+	for c := range p.conns {
+		_ = c.Close()
+	}
+}
+
+func (p *proxy) accept() {
+	for {
+		client, err := p.listener.Accept()
+		if err != nil {
+			return
+		}
+		p.loops.Go(func() { p.serve(client) })
+	}
+}
+
+func (p *proxy) serve(client net.Conn) {
+	if !p.keep(client) {
+		return
+	}
+	defer p.drop(client)
+	server, err := p.dial()
+	if err != nil || !p.keep(server) {
+		return
+	}
+	defer p.drop(server)
+	p.loops.Go(func() {
+		p.copy(server, client, mute)
+		_ = server.Close()
+	})
+	p.copy(client, server, "")
+}
+
+// copy passes on what from sends while the way is open, or also the given one.
+func (p *proxy) copy(to, from net.Conn, also string) {
+	buf := make([]byte, 32<<10)
+	for {
+		n, err := from.Read(buf)
+		if n > 0 && !p.pass(also) {
+			return
+		}
+		if _, err := to.Write(buf[:n]); err != nil {
+			return
+		}
+		if err != nil {
+			return
+		}
+	}
+}
+
+// pass waits until the way is open, or also the given one; false if it is closed.
+func (p *proxy) pass(also string) bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for p.way != open && p.way != also {
+		p.note()
+		if p.way == closed {
+			return false
+		}
+		p.changed.Wait()
+	}
+	return true
+}
+
+// keep takes a connection up unless the proxy is closed.
+func (p *proxy) keep(c net.Conn) bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.way == closed {
+		p.note()
+		_ = c.Close()
+		return false
+	}
+	p.conns[c] = struct{}{}
+	return true
+}
+
+func (p *proxy) drop(c net.Conn) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	delete(p.conns, c)
+	_ = c.Close()
+}
+
+func (p *proxy) note() {
+	select {
+	case p.lost <- struct{}{}:
+	default:
+	}
+}
+
+// forget empties lost: what comes next got lost from now on.
+func (p *proxy) forget() {
+	select {
+	case <-p.lost:
+	default:
+	}
+}
+
+// TestProxy holds what the other tests rely on.
+func TestProxy(t *testing.T) {
+	t.Parallel()
+	_, db := newLedger(t)
+	p := newProxy(t, db)
+	if _, err := p.Read().Counts(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	p.set(closed)
+	if _, err := p.Read().Counts(t.Context()); err == nil || !ledger.Retryable(err) {
+		t.Errorf("a closed proxy answered with %v, want an error to retry", err)
+	}
+	receive(t, "a token", p.lost)
+	p.set(open)
+	if _, err := p.Read().Counts(t.Context()); err != nil {
+		t.Errorf("after it was opened again: %v", err)
+	}
+	_, err := p.dial()
+	if err != nil && !errors.Is(err, io.EOF) {
+		t.Error(err)
+	}
+}

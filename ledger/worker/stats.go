@@ -1,0 +1,71 @@
+package worker
+
+import (
+	"sync/atomic"
+
+	"github.com/jobledger/jobledger/domain"
+	"github.com/jobledger/jobledger/ledger"
+)
+
+// Stats counts what a worker has done since New. All but Running and Leases only grow.
+type Stats struct {
+	Claimed   int64 // jobs it was given
+	Succeeded int64
+	Retried   int64 // failed attempts that will be retried
+	Failed    int64 // dead letters
+	Canceled  int64
+	Released  int64 // given back unspent
+	Snoozed   int64 // put off, for want of a handler too
+	Refused   int64 // outcomes that the ledger did not take: another generation or the end of the lease came first
+	Repeated  int64 // outcomes whose first report had got through without its answer; counted above too
+	Lost      int64 // leases that were lost, or given up because no ping got through
+	TimedOut  int64 // runs left to the reaper because they timed out
+	Panics    int64 // counted above too
+	Pings     int64 // leases pinged
+	Reaped    int64 // jobs of any worker that its reaper has taken back
+	Running   int   // handlers now
+	Leases    int   // held now: running, prefetched, or with an outcome that is not committed yet
+}
+
+type counters struct {
+	claimed, succeeded, retried, failed, canceled, released, snoozed, refused, repeated, lost, timedOut, panics, pings atomic.Int64
+}
+
+// Stats reads the counters. It may be called at any time.
+func (w *Worker) Stats() Stats {
+	w.mu.Lock()
+	running, leases := w.running, len(w.leases)
+	w.mu.Unlock()
+	c := &w.stats
+	return Stats{
+		Claimed: c.claimed.Load(), Succeeded: c.succeeded.Load(), Retried: c.retried.Load(), Failed: c.failed.Load(),
+		Canceled: c.canceled.Load(), Released: c.released.Load(), Snoozed: c.snoozed.Load(), Refused: c.refused.Load(),
+		Repeated: c.repeated.Load(), Lost: c.lost.Load(), TimedOut: c.timedOut.Load(), Panics: c.panics.Load(), Pings: c.pings.Load(),
+		Reaped: w.reaper.Reaped(), Running: running, Leases: leases,
+	}
+}
+
+// count notes how the report of an outcome was answered.
+func (c *counters) count(a ledger.Answer) {
+	if a.Err != nil {
+		c.refused.Add(1)
+		return
+	}
+	if a.Repeated {
+		c.repeated.Add(1)
+	}
+	switch a.Event {
+	case domain.Completed:
+		c.succeeded.Add(1)
+	case domain.Retried:
+		c.retried.Add(1)
+	case domain.Failed:
+		c.failed.Add(1)
+	case domain.CanceledEvent:
+		c.canceled.Add(1)
+	case domain.Released:
+		c.released.Add(1)
+	case domain.Snoozed:
+		c.snoozed.Add(1)
+	}
+}
