@@ -107,7 +107,7 @@ func demoWorkerCommand(a *app) *cobra.Command {
 		Hidden: true,
 		Args:   cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			return a.with(cmd.Context(), func(s *session) error { return demo.Work(cmd.Context(), s.Ledger, args[0]) })
+			return a.with(cmd.Context(), func(s *session) error { return demo.Work(cmd.Context(), s.Ledger, args[0], a.log) })
 		},
 	}
 }

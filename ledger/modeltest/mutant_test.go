@@ -22,8 +22,8 @@ type finder struct {
 	run  func(g *ground) error
 }
 
-// model is TestModel with a source of choices of its own, up to as many sequences as its sample has.
-var model = finder{"TestModel", func(g *ground) error {
+// sampled is TestModel with a source of choices of its own, up to as many sequences as its sample has.
+var sampled = finder{"TestModel", func(g *ground) error {
 	for seed := range uint64(sampleSequences) {
 		if err := runSequence(g, random{rand.New(rand.NewPCG(seed, 1))}, newCoverage()); err != nil {
 			return fmt.Errorf("sequence %d: %w", seed+1, err)

@@ -34,7 +34,7 @@ var mutants = []mutant{
 	{"lease open at its end: release, snooze", append(inAll(enders[2:], "r.lease_until > clock()", "r.lease_until >= clock()"), inAll(enders[2:], "v_until <= clock()", "v_until < clock()")...), table(domain.VerbRelease)},
 	{"time-out open at its end", inAll([]string{"ping"}, "r.timeout_at > clock()", "r.timeout_at >= clock()"), table(domain.VerbPing)},
 	{"a ping revives a lease that is over", []edit{{"ping", "AND (r.lease_until IS NULL OR r.lease_until > clock())", ""}}, table(domain.VerbPing)},
-	{"a ping outlives the time-out", []edit{{"ping", "AND (r.timeout_at IS NULL OR r.timeout_at > clock())", ""}}, model},
+	{"a ping outlives the time-out", []edit{{"ping", "AND (r.timeout_at IS NULL OR r.timeout_at > clock())", ""}}, sampled},
 	{"a ping waits for a lock", []edit{{"ping", "FOR UPDATE OF r SKIP LOCKED", "FOR UPDATE OF r"}}, forced(pingNeverWaits)},
 
 	// Late: the clock after the locks.
@@ -49,11 +49,11 @@ var mutants = []mutant{
 	{"repetition judged in the statement of the guard", reasonInGuard, forced(repetitionAfterMove)},
 	{"no version check in reject", []edit{{"reject", " AND w.version = reject.version", ""}}, forced(rejectedAsJudged)},
 	{"a rejected event for each call", []edit{{"reject", "IF FOUND THEN", "IF false THEN"}}, table(domain.VerbPing)},
-	{"a rejected event per generation, whatever the verb", []edit{{"reject", " AND e.verb = reject.verb", ""}}, model},
+	{"a rejected event per generation, whatever the verb", []edit{{"reject", " AND e.verb = reject.verb", ""}}, sampled},
 	{"a rejected event for a generation never given", []edit{{"refuse", "'unknown_generation', 'busy'", "'busy'"}}, table(domain.VerbPing)},
 	{"a repetition is not recognised", []edit{{"refuse", "IF FOUND THEN", "IF false THEN"}}, table(domain.VerbComplete)},
 	{"a repetition with another body passes", []edit{{"refuse", "AND e.digest IS NOT DISTINCT FROM body_digest(coalesce(b.salt, i.salt), i.body)", ""}}, table(domain.VerbComplete)},
-	{"a repetition with another class passes", []edit{{"refuse", "AND (refuse.verb <> 'fail' OR e.class = i.class)", ""}}, model},
+	{"a repetition with another class passes", []edit{{"refuse", "AND (refuse.verb <> 'fail' OR e.class = i.class)", ""}}, sampled},
 	{"a repetition by another worker passes", []edit{{"refuse", " AND e.actor = refuse.worker", ""}}, table(domain.VerbComplete)},
 
 	// The cancel mark.
@@ -68,14 +68,14 @@ var mutants = []mutant{
 
 	// Claim.
 	{"generation not raised by a claim", []edit{{"claim", "m.generation + 1", "m.generation"}}, table(domain.VerbClaim)},
-	{"lowest priority first", []edit{{"claim", "c.priority DESC", "c.priority"}, {"claim", "w.priority DESC", "w.priority"}}, model},
-	{"latest due first", []edit{{"claim", "c.scheduled_for, c.job_id", "c.scheduled_for DESC, c.job_id"}, {"claim", "w.scheduled_for, w.job_id", "w.scheduled_for DESC, w.job_id"}}, model},
-	{"largest id first", []edit{{"claim", "c.scheduled_for, c.job_id", "c.scheduled_for, c.job_id DESC"}, {"claim", "w.scheduled_for, w.job_id", "w.scheduled_for, w.job_id DESC"}}, model},
+	{"lowest priority first", []edit{{"claim", "c.priority DESC", "c.priority"}, {"claim", "w.priority DESC", "w.priority"}}, sampled},
+	{"latest due first", []edit{{"claim", "c.scheduled_for, c.job_id", "c.scheduled_for DESC, c.job_id"}, {"claim", "w.scheduled_for, w.job_id", "w.scheduled_for DESC, w.job_id"}}, sampled},
+	{"largest id first", []edit{{"claim", "c.scheduled_for, c.job_id", "c.scheduled_for, c.job_id DESC"}, {"claim", "w.scheduled_for, w.job_id", "w.scheduled_for, w.job_id DESC"}}, sampled},
 	{"a claim takes what is due later", []edit{{"claim", " AND w.scheduled_for <= v_now", ""}, {"claim", " AND q.scheduled_for <= v_now", ""}}, table(domain.VerbClaim)},
-	{"a claim a microsecond early", []edit{{"claim", "scheduled_for <= v_now", "scheduled_for <= v_now + interval '1 microsecond'"}}, model},
-	{"a claim from a paused tag", []edit{{"claim", "s.paused_at IS NOT NULL", "false"}}, model},
+	{"a claim a microsecond early", []edit{{"claim", "scheduled_for <= v_now", "scheduled_for <= v_now + interval '1 microsecond'"}}, sampled},
+	{"a claim from a paused tag", []edit{{"claim", "s.paused_at IS NOT NULL", "false"}}, sampled},
 	{"a lease where there is to be none", []edit{{"claim", "WHEN p.on_lost_lease = 'reconcile'", "WHEN false"}}, table(domain.VerbReap)},
-	{"progress lost between attempts", []edit{{"release", "j.progress_version, j.error_version, j.priority, j.due", "0, j.error_version, j.priority, j.due"}}, model},
+	{"progress lost between attempts", []edit{{"release", "j.progress_version, j.error_version, j.priority, j.due", "0, j.error_version, j.priority, j.due"}}, sampled},
 
 	// Reap.
 	{"reap an instant too late", []edit{{"reap", "r.lease_until <= clock() OR", "r.lease_until < clock() OR"}}, table(domain.VerbReap)},
@@ -84,11 +84,11 @@ var mutants = []mutant{
 	{"one restart too many", []edit{{"reap", "m.restarts >= p.restart_limit", "m.restarts > p.restart_limit"}}, table(domain.VerbReap)},
 	{"the limit is tested before the mark", []edit{{"reap", "CASE WHEN m.canceled_by IS NOT NULL THEN 'canceled'", "CASE WHEN NOT c.by_timeout AND m.restarts >= p.restart_limit THEN 'failed' WHEN m.canceled_by IS NOT NULL THEN 'canceled'"}}, table(domain.VerbReap)},
 	{"the cause is what is over when the reaper comes", []edit{{"reap", " AND m.lease_until >= m.timeout_at", ""}}, table(domain.VerbReap)},
-	{"reap takes back more than it may", []edit{{"reap", "LIMIT reap.max_jobs", "LIMIT reap.max_jobs + 1"}}, model},
+	{"reap takes back more than it may", []edit{{"reap", "LIMIT reap.max_jobs", "LIMIT reap.max_jobs + 1"}}, sampled},
 
 	// Retries.
 	{"one attempt too many", []edit{{"fail", "g.attempt >= p.max_attempts", "g.attempt > p.max_attempts"}}, table(domain.VerbFail)},
-	{"invalid input is tried again", []edit{{"fail", "g.permanent OR g.class = 'invalid_input' OR", "g.permanent OR"}}, model},
+	{"invalid input is tried again", []edit{{"fail", "g.permanent OR g.class = 'invalid_input' OR", "g.permanent OR"}}, sampled},
 	{"the delay grows a step too early", []edit{{"retry_delay", "i < retry_delay.attempt", "i <= retry_delay.attempt"}}, table(domain.VerbFail)},
 	{"a snooze spends the attempt", []edit{{"snooze", "THEN 0 ELSE 1 END AS attempt_after", "THEN 0 ELSE 0 END AS attempt_after"}}, table(domain.VerbSnooze)},
 	{"redrive resets the generation", []edit{{"redrive", "g.version + 1, g.generation, 0, 0", "g.version + 1, 0, 0, 0"}}, table(domain.VerbRedrive)},
@@ -96,10 +96,10 @@ var mutants = []mutant{
 	{"success is driven again", []edit{{"redrive", " AND c.outcome <> 'success'", ""}}, table(domain.VerbRedrive)},
 
 	// Enqueue and its keys.
-	{"a key with other args is a replay", []edit{{"take_keys", "THEN false\n", "THEN true\n"}, {"take_keys", "ELSE canonical_json", "ELSE true OR canonical_json"}}, model},
-	{"a key with other spelling is a conflict", []edit{{"take_keys", "ELSE canonical_json", "ELSE false AND canonical_json"}}, model},
-	{"a key is never free", []edit{{"take_keys", "c.changed_at + k.ttl <= clock()", "false"}}, model},
-	{"a key is free as soon as its job has ended", []edit{{"take_keys", "c.changed_at + k.ttl <= clock()", "true"}}, model},
+	{"a key with other args is a replay", []edit{{"take_keys", "THEN false\n", "THEN true\n"}, {"take_keys", "ELSE canonical_json", "ELSE true OR canonical_json"}}, sampled},
+	{"a key with other spelling is a conflict", []edit{{"take_keys", "ELSE canonical_json", "ELSE false AND canonical_json"}}, sampled},
+	{"a key is never free", []edit{{"take_keys", "c.changed_at + k.ttl <= clock()", "false"}}, sampled},
+	{"a key is free as soon as its job has ended", []edit{{"take_keys", "c.changed_at + k.ttl <= clock()", "true"}}, sampled},
 	{"a body without its salt", []edit{{"complete", "body_digest(g.salt, g.body)", "sha256(convert_to(g.body, 'UTF8'))"}}, table(domain.VerbComplete)},
 }
 

@@ -144,7 +144,11 @@ func (w *Worker) slowLoop(ctx context.Context) {
 		case <-w.slow.wake:
 		}
 		sleep(ctx, pauses.NextBackOff())
-		if err := w.deliverSlow(ctx); err != nil {
+		batches := w.takeSlow()
+		if len(batches) == 0 {
+			continue // a ping has them all in hand
+		}
+		if err := w.deliverSlow(ctx, batches); err != nil {
 			trouble.failed(ctx, err)
 			continue
 		}
@@ -153,10 +157,9 @@ func (w *Worker) slowLoop(ctx context.Context) {
 	}
 }
 
-// deliverSlow reports what is in the slow lane, up to the first error. What failed goes behind the
-// others, so that a single locked row does not keep them waiting.
-func (w *Worker) deliverSlow(ctx context.Context) error {
-	batches := w.takeSlow()
+// deliverSlow reports batches up to the first error. What failed goes behind the others, so that a
+// single locked row does not keep them waiting.
+func (w *Worker) deliverSlow(ctx context.Context, batches [][]*lease) error {
 	for i, batch := range batches {
 		if left, err := w.deliver(ctx, batch); err != nil {
 			w.putSlow(append(batches[i+1:], left...))

@@ -3,7 +3,6 @@ package worker_test
 import (
 	"bytes"
 	"log/slog"
-	"os"
 	"strings"
 	"sync"
 	"testing"
@@ -58,13 +57,14 @@ func TestOutage(t *testing.T) {
 		l, db := newLedger(t)
 		p := newProxy(t, db)
 		cfg := brisk()
-		cfg.Logger = slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelDebug})); cfg.Lease, cfg.Poll = 8*time.Second, time.Hour // one call may take two seconds
+		cfg.Lease, cfg.Poll = 8*time.Second, time.Hour // one call may take two seconds
 		id := enqueue(t, l, "puppet", nil, nil)
 		w, runs := startPuppet(t, p.Ledger, cfg)
 		r := receive(t, "the run", runs)
 		p.set(mute)
 		r.returns(nil)
 		succeeded(t, l, id)
+		receive(t, "an answer that is lost", p.lost)
 		if s := w.Stats(); s.Succeeded != 0 || s.Leases != 1 {
 			t.Errorf("before the answer was there stats are %+v", s)
 		}
@@ -72,6 +72,9 @@ func TestOutage(t *testing.T) {
 		until(t, "the worker knows", func() bool { return w.Stats().Succeeded == 1 })
 		if err := w.stop(); err != nil {
 			t.Error(err)
+		}
+		if s := w.Stats(); s.Repeated != 1 || s.Refused != 0 || s.Lost != 0 {
+			t.Errorf("stats are %+v", s)
 		}
 		if _, types := history(t, l, id); len(types) != 3 {
 			t.Errorf("history is %v", types)

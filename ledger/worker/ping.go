@@ -25,23 +25,23 @@ func (w *Worker) pingLoop(ctx context.Context) {
 		if ctx.Err() != nil {
 			return
 		}
-		if err := w.pingAll(ctx); err != nil {
+		wait = jittered(w.cfg.PingEvery)
+		batch := w.takeForPing()
+		if len(batch) == 0 {
+			continue
+		}
+		if err := w.pingBatch(ctx, batch); err != nil {
 			trouble.failed(ctx, err)
 			wait = pauses.NextBackOff()
 			continue
 		}
 		trouble.over(ctx)
 		pauses.Reset()
-		wait = jittered(w.cfg.PingEvery)
 	}
 }
 
-// pingAll pings the leases that need it.
-func (w *Worker) pingAll(ctx context.Context) error {
-	batch := w.takeForPing()
-	if len(batch) == 0 {
-		return nil
-	}
+// pingBatch pings leases that takeForPing has marked.
+func (w *Worker) pingBatch(ctx context.Context, batch []*lease) error {
 	defer w.pinged(batch)
 	ctx, cancel := context.WithTimeout(ctx, w.callTimeout())
 	defer cancel()

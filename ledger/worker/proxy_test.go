@@ -1,6 +1,7 @@
 package worker_test
 
 import (
+	"bytes"
 	"errors"
 	"io"
 	"net"
@@ -21,7 +22,7 @@ const (
 	open   = "open"   // everything gets through
 	closed = "closed" // connections break and new ones are refused, as when Postgres is down
 	silent = "silent" // nothing gets through and nobody hears of it, as when a network is cut
-	mute   = "mute"   // what clients send gets through, the answers don't
+	mute   = "mute"   // once a call of complete has got through, answers don't
 )
 
 // proxy stands between a pool and Postgres and can cut the one off from the other.
@@ -35,6 +36,7 @@ type proxy struct {
 	mu      sync.Mutex
 	changed sync.Cond
 	way     string
+	hushed  bool // mute, and the call has got through
 	conns   map[net.Conn]struct{}
 	loops   sync.WaitGroup
 }
@@ -64,7 +66,7 @@ func newProxy(t testing.TB, db *pgtest.DB) *proxy {
 	cfg.ConnConfig.Host, cfg.ConnConfig.Port, cfg.ConnConfig.Fallbacks = host, uint16(n), nil
 	cfg.ConnConfig.TLSConfig = nil
 	cfg.MaxConns = 12
-	cfg.ConnConfig.DefaultQueryExecMode = pgx.QueryExecModeExec // one round trip for a call: the answer that is lost is that of the call
+	cfg.ConnConfig.DefaultQueryExecMode = pgx.QueryExecModeCacheDescribe
 	p.loops.Go(p.accept)
 	pool, err := pgxpool.NewWithConfig(t.Context(), cfg)
 	if err != nil {
@@ -86,7 +88,7 @@ func newProxy(t testing.TB, db *pgtest.DB) *proxy {
 func (p *proxy) set(way string) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.way = way
+	p.way, p.hushed = way, false
 	p.changed.Broadcast()
 	if way != closed {
 		return
@@ -117,18 +119,24 @@ func (p *proxy) serve(client net.Conn) {
 	}
 	defer p.drop(server)
 	p.loops.Go(func() {
-		p.copy(server, client, mute)
+		p.copy(server, client, true)
 		_ = server.Close()
 	})
-	p.copy(client, server, "")
+	p.copy(client, server, false)
 }
 
-// copy passes on what from sends while the way is open, or also the given one.
-func (p *proxy) copy(to, from net.Conn, also string) {
+// completes is in what a client sends when it executes a call of complete: the name and the protocol's
+// message Execute for the unnamed portal.
+func completes(b []byte) bool {
+	return bytes.Contains(b, []byte(".complete(")) && bytes.Contains(b, []byte("E\x00\x00\x00\x09\x00\x00\x00\x00\x00"))
+}
+
+// copy passes on what from sends as far as the way allows it.
+func (p *proxy) copy(to, from net.Conn, fromClient bool) {
 	buf := make([]byte, 32<<10)
 	for {
 		n, err := from.Read(buf)
-		if n > 0 && !p.pass(also) {
+		if n > 0 && !p.pass(fromClient, buf[:n]) {
 			return
 		}
 		if _, err := to.Write(buf[:n]); err != nil {
@@ -140,11 +148,14 @@ func (p *proxy) copy(to, from net.Conn, also string) {
 	}
 }
 
-// pass waits until the way is open, or also the given one; false if it is closed.
-func (p *proxy) pass(also string) bool {
+// pass waits until b may go its way; false if it never may.
+func (p *proxy) pass(fromClient bool, b []byte) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	for p.way != open && p.way != also {
+	if p.way == mute && fromClient && completes(b) {
+		p.hushed = true
+	}
+	for p.way != open && !(p.way == mute && (fromClient || !p.hushed)) {
 		p.note()
 		if p.way == closed {
 			return false

@@ -3,6 +3,7 @@ package demo_test
 import (
 	"bytes"
 	"context"
+	"log/slog"
 	"os"
 	"os/exec"
 	"os/signal"
@@ -42,7 +43,7 @@ func work(name string) error {
 	if err != nil {
 		return err
 	}
-	return demo.Work(ctx, l, name)
+	return demo.Work(ctx, l, name, slog.New(slog.DiscardHandler))
 }
 
 // TestDemo runs the whole demo, with real processes and signals, on a part of Go's own sources.

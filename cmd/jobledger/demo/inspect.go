@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
+	"log/slog"
 	"os"
 	"path/filepath"
 	"syscall"
@@ -72,10 +73,10 @@ func inspect(ctx context.Context, path string) (Found, error) {
 
 // Work is one worker process of the demo: it runs inspect jobs until ctx is done. Leases are short, so
 // that a take-over can be watched.
-func Work(ctx context.Context, l *ledger.Ledger, name string) error {
+func Work(ctx context.Context, l *ledger.Ledger, name string, log *slog.Logger) error {
 	w, err := worker.New(l, worker.Config{
-		Name: name, Tags: []string{tag}, Concurrency: 8, Lease: lease, PingEvery: lease / 3, Margin: lease / 6,
-		Poll: 100 * time.Millisecond, ReapEvery: time.Second, StopTimeout: 5 * time.Second,
+		Name: name, Tags: []string{tag}, Concurrency: 32, Lease: lease, PingEvery: lease / 3, Margin: lease / 6,
+		Poll: 100 * time.Millisecond, ReapEvery: time.Second, StopTimeout: 5 * time.Second, Logger: log,
 	})
 	if err != nil {
 		return err
