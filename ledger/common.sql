@@ -40,8 +40,8 @@ RETURNS interval
 LANGUAGE plpgsql IMMUTABLE
 AS $$
 DECLARE
-    bound bigint := microseconds(retry_delay.cap);
-    d     bigint := microseconds(retry_delay.base);
+    bound bigint := (extract(epoch FROM retry_delay.cap) * 1000000)::bigint;
+    d     bigint := (extract(epoch FROM retry_delay.base) * 1000000)::bigint;
     draw  bytea  := sha256(uuid_send(retry_delay.job_id) || int4send(retry_delay.attempt));
     i     integer := 1;
 BEGIN
@@ -135,6 +135,12 @@ BEGIN
 END
 $$;
 
+-- is_name: 1 to 255 bytes of ASCII letters, digits and ._:/- (kinds, tags). The length is no part
+-- of the pattern: with {1,255} in place of + it took 14 to 45 microseconds a name, not 0.6.
+CREATE OR REPLACE FUNCTION is_name(name text) RETURNS boolean
+LANGUAGE sql IMMUTABLE PARALLEL SAFE
+AS $$ SELECT octet_length(name) <= 255 AND name ~ '^[A-Za-z0-9._:/-]+$' $$;
+
 -- check_names refuses the first of some names that is no name. Null is allowed: it means the default.
 CREATE OR REPLACE FUNCTION check_names(field text, names text[]) RETURNS void
 LANGUAGE plpgsql
@@ -144,7 +150,7 @@ DECLARE
 BEGIN
     SELECT u.ord::integer AS ord, u.n INTO bad
     FROM unnest(check_names.names) WITH ORDINALITY AS u (n, ord)
-    WHERE u.n !~ '^[A-Za-z0-9._:/-]{1,255}$'
+    WHERE NOT is_name(u.n)
     ORDER BY u.ord
     LIMIT 1;
     IF FOUND THEN

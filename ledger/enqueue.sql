@@ -24,7 +24,7 @@ DECLARE
     v_store    boolean[];
 BEGIN
     PERFORM check_enqueue(enqueue_many.kinds, enqueue_many.args, enqueue_many.tags, enqueue_many.priorities,
-        enqueue_many.scheduled_for, enqueue_many.policies, enqueue_many.facts, enqueue_many.key_ttls);
+        enqueue_many.scheduled_for, enqueue_many.policies, enqueue_many.facts, enqueue_many.key_ttls, enqueue_many.delays);
     PERFORM check_delays(enqueue_many.delays);
     PERFORM check_text('key', enqueue_many.keys, 255, true);
     PERFORM check_names('trigger_kind', enqueue_many.trigger_kinds);
@@ -114,7 +114,7 @@ $$;
 
 -- check_enqueue refuses the first element outside the limits of domain/limits.go.
 CREATE OR REPLACE FUNCTION check_enqueue(kinds text[], args text[], tags text[], priorities integer[], scheduled_for timestamptz[],
-                                         policies integer[], facts text[], key_ttls interval[])
+                                         policies integer[], facts text[], key_ttls interval[], delays interval[])
 RETURNS void
 LANGUAGE plpgsql
 SET search_path FROM CURRENT
@@ -127,17 +127,18 @@ BEGIN
     END IF;
     SELECT u.ord::integer AS ord, c.* INTO bad
     FROM unnest(check_enqueue.kinds, check_enqueue.args, check_enqueue.tags, check_enqueue.priorities, check_enqueue.scheduled_for,
-                check_enqueue.policies, check_enqueue.facts, check_enqueue.key_ttls)
-        WITH ORDINALITY AS u (kind, args, tag, priority, due, policy_id, facts, key_ttl, ord)
+                check_enqueue.policies, check_enqueue.facts, check_enqueue.key_ttls, check_enqueue.delays)
+        WITH ORDINALITY AS u (kind, args, tag, priority, due, policy_id, facts, key_ttl, delay, ord)
     CROSS JOIN LATERAL (
         SELECT CASE
-            WHEN u.kind IS NULL OR u.kind !~ '^[A-Za-z0-9._:/-]{1,255}$' THEN 'kind'
-            WHEN u.tag !~ '^[A-Za-z0-9._:/-]{1,255}$' THEN 'tag'
+            WHEN is_name(u.kind) IS NOT TRUE THEN 'kind'
+            WHEN NOT is_name(u.tag) THEN 'tag'
             WHEN u.priority NOT BETWEEN -32768 AND 32767 THEN 'priority'
             WHEN u.due NOT BETWEEN '1970-01-01 00:00:00+00' AND '9999-12-31 23:59:59.999999+00' THEN 'scheduled_for'
             WHEN octet_length(u.args) > 1048576 THEN 'args'
             WHEN octet_length(u.facts) > 4096 THEN 'facts'
             WHEN u.key_ttl NOT BETWEEN '0' AND '87600 hours' THEN 'key_ttl'
+            WHEN u.due IS NOT NULL AND u.delay IS NOT NULL THEN 'delay'
             WHEN u.policy_id IS NOT NULL AND NOT EXISTS (SELECT FROM policy p WHERE p.policy_id = u.policy_id) THEN 'policy_id'
         END AS field) c
     WHERE c.field IS NOT NULL
@@ -148,14 +149,23 @@ BEGIN
             WHEN 'kind' THEN check_enqueue.kinds[bad.ord] WHEN 'tag' THEN check_enqueue.tags[bad.ord]
             WHEN 'priority' THEN check_enqueue.priorities[bad.ord]::text WHEN 'scheduled_for' THEN check_enqueue.scheduled_for[bad.ord]::text
             WHEN 'args' THEN octet_length(check_enqueue.args[bad.ord]) || ' bytes' WHEN 'facts' THEN octet_length(check_enqueue.facts[bad.ord]) || ' bytes'
-            WHEN 'key_ttl' THEN check_enqueue.key_ttls[bad.ord]::text WHEN 'policy_id' THEN check_enqueue.policies[bad.ord]::text END,
+            WHEN 'key_ttl' THEN check_enqueue.key_ttls[bad.ord]::text WHEN 'policy_id' THEN check_enqueue.policies[bad.ord]::text
+            WHEN 'delay' THEN check_enqueue.delays[bad.ord]::text END,
             CASE bad.field
             WHEN 'priority' THEN '-32768 to 32767' WHEN 'scheduled_for' THEN 'a time within the years 1970 to 9999'
             WHEN 'args' THEN 'at most 1048576 bytes' WHEN 'facts' THEN 'at most 4096 bytes' WHEN 'key_ttl' THEN '0 to 87600 hours'
-            WHEN 'policy_id' THEN 'an id from ensure_policy' ELSE '1 to 255 bytes of ASCII letters, digits and ._:/-' END);
+            WHEN 'policy_id' THEN 'an id from ensure_policy' WHEN 'delay' THEN 'either a delay or scheduled_for, not both' ELSE '1 to 255 bytes of ASCII letters, digits and ._:/-' END);
     END IF;
     PERFORM check_json('args', check_enqueue.args);
     PERFORM check_json('facts', check_enqueue.facts);
+    SELECT u.ord::integer AS ord, u.f INTO bad
+    FROM unnest(check_enqueue.facts) WITH ORDINALITY AS u (f, ord)
+    WHERE json_typeof(u.f::json) <> 'object'
+    ORDER BY u.ord
+    LIMIT 1;
+    IF FOUND THEN
+        PERFORM refuse_field(bad.ord, 'facts', bad.f, 'a JSON object');
+    END IF;
 END
 $$;
 

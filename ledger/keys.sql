@@ -81,18 +81,22 @@ $$;
 
 -- canonical_json is one spelling for all texts of the same JSON: no white space, keys of an
 -- object in byte order, strings in one escape form, numbers with the digits they came with
--- (1 and 1.0 differ). Called only when a key meets args of another digest.
-CREATE OR REPLACE FUNCTION canonical_json(j json) RETURNS text
+-- (1 and 1.0 differ). Called only when a key meets args of another digest. What is nested more
+-- than 100 levels deep is compared as it is spelled: each level costs several kilobytes of stack.
+CREATE OR REPLACE FUNCTION canonical_json(j json, depth integer DEFAULT 0) RETURNS text
 LANGUAGE plpgsql IMMUTABLE
 SET search_path FROM CURRENT
 AS $$
 BEGIN
+    IF canonical_json.depth > 100 THEN
+        RETURN btrim(canonical_json.j::text, E' \t\n\r');
+    END IF;
     CASE json_typeof(canonical_json.j)
     WHEN 'object' THEN
-        RETURN '{' || coalesce((SELECT string_agg(to_json(e.key)::text || ':' || canonical_json(e.value), ',' ORDER BY e.key COLLATE "C", e.ord)
+        RETURN '{' || coalesce((SELECT string_agg(to_json(e.key)::text || ':' || canonical_json(e.value, canonical_json.depth + 1), ',' ORDER BY e.key COLLATE "C", e.ord)
                                 FROM json_each(canonical_json.j) WITH ORDINALITY AS e (key, value, ord)), '') || '}';
     WHEN 'array' THEN
-        RETURN '[' || coalesce((SELECT string_agg(canonical_json(e.value), ',' ORDER BY e.ord)
+        RETURN '[' || coalesce((SELECT string_agg(canonical_json(e.value, canonical_json.depth + 1), ',' ORDER BY e.ord)
                                 FROM json_array_elements(canonical_json.j) WITH ORDINALITY AS e (value, ord)), '') || ']';
     WHEN 'string' THEN
         RETURN to_json(canonical_json.j #>> '{}')::text;

@@ -209,7 +209,7 @@ func TestLateBatch(t *testing.T) {
 // running returns the lease of a fresh job, alone under its tag, that worker w runs.
 func running(t *testing.T, l *ledger.Ledger, tag string, lease, timeout time.Duration) ledger.Held {
 	t.Helper()
-	must(l.Enqueue(t.Context(), ledger.EnqueueParams{Kind: "test", Tag: tag, Policy: domain.Policy{Timeout: timeout}}))(t)
+	must(l.Enqueue(t.Context(), ledger.EnqueueParams{Kind: "test", Tag: tag, Policy: domain.Policy{Timeout: timeout, RestartLimit: 3}}))(t)
 	return claimOne(t, l, "w", tag, lease)
 }
 

@@ -16,6 +16,8 @@ BEGIN
     FOR n IN v_first .. v_first + extend_events.ahead - 1 LOOP
         v_name := 'job_event_' || n;
         CONTINUE WHEN to_regclass(quote_ident(current_schema) || '.' || v_name) IS NOT NULL;
+        -- Nobody called in time: the default partition has events of this range, and keeps it.
+        CONTINUE WHEN EXISTS (SELECT FROM job_event_default d WHERE d.seq >= n * v_size AND d.seq < (n + 1) * v_size);
         -- ATTACH, not PARTITION OF: the latter would lock out every reader and writer.
         EXECUTE format('CREATE TABLE %I (LIKE job_event INCLUDING DEFAULTS INCLUDING CONSTRAINTS)', v_name);
         EXECUTE format('CREATE UNIQUE INDEX %I ON %I (job_id, version)', v_name || '_version', v_name);

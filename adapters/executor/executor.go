@@ -49,6 +49,8 @@ type Command struct {
 	Grace time.Duration
 	// Kill, when closed, ends the group by SIGKILL at once, also in the middle of the grace. Default: never.
 	Kill <-chan struct{}
+	// Guard kills the group when this process dies. Default: none; on Linux the first process then dies alone.
+	Guard *Guard
 	// StdoutLimit and StderrLimit are how many bytes of its output are kept: of longer output the first and the last
 	// half, with a mark between them. Default 1 MiB and 16 KiB.
 	StdoutLimit, StderrLimit int
@@ -98,6 +100,7 @@ func (c Command) withDefaults() Command {
 type process struct {
 	cmd     *exec.Cmd
 	group   group
+	guard   *Guard
 	streams []*stream // stdin, stdout, stderr
 	stdout  *excerpt
 	stderr  *excerpt
@@ -107,6 +110,7 @@ type process struct {
 func start(c Command) (_ *process, err error) {
 	p := &process{
 		cmd:    exec.Command(c.Path, c.Args...),
+		guard:  c.Guard,
 		stdout: &excerpt{limit: c.StdoutLimit},
 		stderr: &excerpt{limit: c.StderrLimit},
 	}
@@ -138,6 +142,7 @@ func start(c Command) (_ *process, err error) {
 		return nil, err
 	}
 	p.group = group{id: p.cmd.Process.Pid, grace: c.Grace}
+	p.guard.add(p.group.id)
 	p.streams[0].write(bytes.NewReader(c.Stdin))
 	p.streams[1].read(p.stdout)
 	p.streams[2].read(p.stderr)
@@ -175,6 +180,7 @@ func (p *process) finish(settled func()) Result {
 	r := Result{}
 	r.Stopped, r.Killed = p.group.end()
 	settled()
+	p.guard.remove(p.group.id)
 	// Wait returns how the process ended as an error too; what counts is in ProcessState.
 	_ = p.cmd.Wait()
 	r.Survived = !p.group.gone()

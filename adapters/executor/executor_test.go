@@ -22,9 +22,16 @@ import (
 // parentEnv makes the test binary a parent that runs this shell command and is killed over it.
 const parentEnv = "JOBLEDGER_EXECUTOR_TEST_COMMAND"
 
+// guardedEnv makes it a parent with a guard.
+const guardedEnv = "JOBLEDGER_EXECUTOR_TEST_GUARDED"
+
 func TestMain(m *testing.M) {
 	if command := os.Getenv(parentEnv); command != "" {
-		executor.Run(context.Background(), shell(command))
+		c := shell(command)
+		if os.Getenv(guardedEnv) != "" {
+			c.Guard, _ = executor.StartGuard()
+		}
+		executor.Run(context.Background(), c)
 		os.Exit(0)
 	}
 	goleak.VerifyTestMain(m)

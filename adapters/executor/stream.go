@@ -83,9 +83,25 @@ func (e *excerpt) bytes() (text []byte, cut int64) {
 		tail = tail[1:]
 	}
 	cut = e.total - int64(len(head)+len(tail))
-	text = fmt.Appendf(head, "\n[... %d bytes left out ...]\n", cut)
-	return append(text, tail...), cut
+	return append(append(head, mark(cut)...), tail...), cut
 }
+
+// ShortenStdout returns standard output in at most limit bytes and a mark, if need be with more left out of its middle.
+func (r Result) ShortenStdout(limit int) []byte {
+	if len(r.Stdout) <= limit {
+		return r.Stdout
+	}
+	e := excerpt{limit: limit}
+	_, _ = e.Write(r.Stdout) // it takes everything
+	if r.StdoutCut > 0 {
+		e.total += r.StdoutCut - int64(len(mark(r.StdoutCut)))
+	}
+	text, _ := e.bytes()
+	return text
+}
+
+// mark stands for what is left out.
+func mark(bytes int64) string { return fmt.Sprintf("\n[... %d bytes left out ...]\n", bytes) }
 
 // wholeHead drops a character at the end that is there in part only.
 func wholeHead(b []byte) []byte {

@@ -91,18 +91,18 @@ func applyFunctions(ctx context.Context, db *sql.DB, schema string) error {
 		if err != nil && !errors.Is(err, sql.ErrNoRows) {
 			return err
 		}
-		if version > ledger.FunctionsVersion || version == ledger.FunctionsVersion && digest == ledger.FunctionsDigest() {
-			return nil
-		}
-		// The simple protocol: many statements in one text.
-		if _, err := tx.ExecContext(ctx, ledger.Functions()); err != nil {
-			return err
-		}
-		_, err = tx.ExecContext(ctx, `INSERT INTO function_version (version, digest) VALUES ($1, $2)
-			ON CONFLICT (singleton) DO UPDATE SET version = excluded.version, digest = excluded.digest, applied_at = clock_timestamp()`,
-			ledger.FunctionsVersion, ledger.FunctionsDigest())
-		if err != nil {
-			return err
+		inPlace := version > ledger.FunctionsVersion || version == ledger.FunctionsVersion && digest == ledger.FunctionsDigest()
+		if !inPlace {
+			// The simple protocol: many statements in one text.
+			if _, err := tx.ExecContext(ctx, ledger.Functions()); err != nil {
+				return err
+			}
+			_, err = tx.ExecContext(ctx, `INSERT INTO function_version (version, digest) VALUES ($1, $2)
+				ON CONFLICT (singleton) DO UPDATE SET version = excluded.version, digest = excluded.digest, applied_at = clock_timestamp()`,
+				ledger.FunctionsVersion, ledger.FunctionsDigest())
+			if err != nil {
+				return err
+			}
 		}
 		_, err = tx.ExecContext(ctx, `SELECT extend_events()`)
 		return err

@@ -74,6 +74,9 @@ func (a *app) settle(cmd *cobra.Command) error {
 	if a.actor == "" {
 		a.actor = osUser()
 	}
+	if err := oneOf("pg-fetch", a.pgFetch, string(embedded.FetchAuto), string(embedded.FetchNever)); err != nil {
+		return err
+	}
 	return a.openLog()
 }
 

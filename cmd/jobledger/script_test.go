@@ -19,6 +19,8 @@ import (
 
 // TestMain makes the test binary the command, too: tests and scripts run `jobledger` as a process of its own.
 func TestMain(m *testing.M) {
+	// A process with the race detector in it lingers for a second at its end, and there are hundreds of them.
+	os.Setenv("GORACE", strings.TrimSpace(os.Getenv("GORACE")+" atexit_sleep_ms=0"))
 	testscript.Main(m, map[string]func(){"jobledger": main})
 }
 
@@ -93,6 +95,7 @@ func runScript(t *testing.T, file string, env map[string]string, commands map[st
 		RequireExplicitExec: true,
 		RequireUniqueNames:  true,
 		Setup: func(e *testscript.Env) error {
+			e.Setenv("GORACE", os.Getenv("GORACE"))
 			for name, value := range env {
 				e.Setenv(name, value)
 			}

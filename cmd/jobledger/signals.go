@@ -2,11 +2,12 @@ package main
 
 import (
 	"context"
-	"fmt"
 	"os"
 	"os/signal"
 	"sync"
 	"syscall"
+
+	"golang.org/x/sys/unix"
 )
 
 // signals tells of the first signal by the end of a context and of the second by a channel. A command that doesn't ask
@@ -25,7 +26,7 @@ type signals struct {
 // signaled is the cause of a context that ended by a signal.
 type signaled struct{ signal syscall.Signal }
 
-func (e signaled) Error() string { return fmt.Sprintf("interrupted by %s", e.signal) }
+func (e signaled) Error() string { return "interrupted by " + unix.SignalName(e.signal) }
 
 // exitCode is what shells expect: 128 and the number of the signal.
 func (e signaled) exitCode() int { return 128 + int(e.signal) }

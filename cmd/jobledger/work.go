@@ -9,6 +9,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/jobledger/jobledger/adapters/executor"
 	"github.com/jobledger/jobledger/domain"
 	"github.com/jobledger/jobledger/ledger/worker"
 )
@@ -45,7 +46,7 @@ JOBLEDGER_RESTARTS, JOBLEDGER_GENERATION (the fencing token, for what must refus
 where the job has them, JOBLEDGER_CORRELATION_ID and TRACEPARENT.
 
 When the job is canceled, times out or loses its lease, the group gets SIGTERM, and SIGKILL after --grace. What a
-command leaves in the background is killed when the command has ended.
+command leaves in the background is killed when the command has ended, and all of it is if the worker itself is killed.
 
 The first SIGINT or SIGTERM stops gracefully: no new jobs, and commands have --stop-timeout to end; then they are
 stopped and their jobs given back, so that others start them at once. The second one kills the commands; their jobs are
@@ -161,6 +162,10 @@ func (a *app) work(ctx context.Context, s *session, config worker.Config, f work
 		return asFlags(err)
 	}
 	x := &commandRunner{log: a.log, worker: w.Name(), grace: f.grace, permanent: f.permanentExit, kill: hard}
+	if x.guard, err = executor.StartGuard(); err != nil {
+		return err
+	}
+	defer x.guard.Close()
 	for kind, command := range commands {
 		worker.Handle(w, kind, x.handler(command))
 	}

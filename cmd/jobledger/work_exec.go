@@ -28,6 +28,7 @@ type commandRunner struct {
 	grace     time.Duration
 	permanent []int
 	kill      <-chan struct{}
+	guard     *executor.Guard
 	running   sync.WaitGroup
 }
 
@@ -42,14 +43,14 @@ func (x *commandRunner) handler(command string) func(context.Context, worker.Job
 			Env:   append(os.Environ(), x.environment(job.Info)...),
 			Stdin: job.Args,
 			Grace: x.grace,
-			Kill:  x.kill,
+			Guard: x.guard,
 		})
 		if err != nil {
 			return nil, err
 		}
 		x.tell(ctx, job.Info, r)
 		if r.Success() {
-			return resultOf(r.Stdout), nil
+			return resultOf(r), nil
 		}
 		return nil, x.failure(r)
 	}
@@ -76,16 +77,34 @@ func (x *commandRunner) environment(job worker.Info) []string {
 	return env
 }
 
-// resultOf is standard output as a result: JSON as it is, other text as a JSON string, nothing if there is none.
-func resultOf(stdout []byte) any {
-	text := bytes.TrimSpace(stdout)
+// resultOf is standard output as a result: JSON as it is, other text as a JSON string, nothing if there is none. What
+// cannot be stored becomes U+FFFD.
+func resultOf(r executor.Result) any {
+	text := bytes.TrimSpace(r.Stdout)
 	switch {
 	case len(text) == 0:
 		return nil
 	case domain.CheckJSON("result", text) == nil:
 		return json.RawMessage(text)
 	}
-	return strings.TrimRight(string(stdout), "\r\n")
+	quoted := quoteJSON(r.Stdout)
+	if len(quoted) > domain.MaxArgsBytes {
+		// A character can take six times its length in JSON.
+		quoted = quoteJSON(r.ShortenStdout(domain.MaxArgsBytes/6 - 64))
+	}
+	return quoted
+}
+
+// quoteJSON is text, less the line breaks at its end, as a JSON string that Postgres can give back.
+func quoteJSON(text []byte) json.RawMessage {
+	s := strings.TrimRight(string(text), "\r\n")
+	var b bytes.Buffer
+	enc := json.NewEncoder(&b)
+	enc.SetEscapeHTML(false)
+	if err := enc.Encode(strings.ToValidUTF8(strings.ReplaceAll(s, "\x00", "\uFFFD"), "\uFFFD")); err != nil {
+		panic(fmt.Sprintf("jobledger: encode a string: %v", err)) // strings always encode
+	}
+	return bytes.TrimSuffix(b.Bytes(), []byte("\n"))
 }
 
 // failure is the error of a command that did not succeed. One that we have stopped gets a plain error: the worker knows

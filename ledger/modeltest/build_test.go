@@ -46,6 +46,7 @@ var states = []state{
 	{"gone", func(b *builder) { b.id = jobID(0xeeee, 1) }},
 	{"fresh", func(b *builder) { b.enqueue() }},
 	{"fresh_later", func(b *builder) { b.enqueueIn(time.Hour) }},
+	{"fresh_no_lease", func(b *builder) { b.onLostLease(domain.Reconcile).enqueue() }},
 	{"released", func(b *builder) { b.run().expect(domain.Released, b.release) }},
 	{"snoozed", func(b *builder) { b.run().expect(domain.Snoozed, b.snooze) }},
 	{"retried", func(b *builder) { b.run().expect(domain.Retried, b.fail) }},

@@ -2,7 +2,6 @@ package modeltest
 
 import (
 	"fmt"
-	"maps"
 	"slices"
 	"strings"
 	"text/tabwriter"
@@ -88,10 +87,9 @@ func relationOf(h *history, c domain.Command) string {
 	return "current"
 }
 
-// coverage counts how often each cell was met, and with which answers.
+// coverage counts how often each cell was met.
 type coverage struct {
 	met     map[cell]int
-	answers map[cell]map[string]int
 	longest int // commands in the longest sequence
 	least   int // in the shortest one
 	calls   int
@@ -99,16 +97,10 @@ type coverage struct {
 }
 
 func newCoverage() *coverage {
-	return &coverage{met: map[cell]int{}, answers: map[cell]map[string]int{}, least: 1 << 30}
+	return &coverage{met: map[cell]int{}, least: 1 << 30}
 }
 
-func (v *coverage) note(c cell, answer string) {
-	v.met[c]++
-	if v.answers[c] == nil {
-		v.answers[c] = map[string]int{}
-	}
-	v.answers[c][answer]++
-}
+func (v *coverage) note(c cell) { v.met[c]++ }
 
 func (v *coverage) sequence(commands int) {
 	v.runs++
@@ -157,11 +149,11 @@ func meets(verb domain.Verb, state string) bool {
 	return true
 }
 
-// rarest lists the cells that were met less than least times.
-func (v *coverage) rarest(least int) []string {
+// rarest lists the cells, of those that count, that were met less than least times.
+func (v *coverage) rarest(least int, counts func(cell) bool) []string {
 	var out []string
 	for _, c := range allCells() {
-		if v.met[c] < least {
+		if counts(c) && v.met[c] < least {
 			out = append(out, fmt.Sprintf("%s of a job that is %s, generation %s: %d times", c.verb, c.state, c.relation, v.met[c]))
 		}
 	}
@@ -196,19 +188,4 @@ func (v *coverage) count(c cell, possible bool) string {
 		return "."
 	}
 	return fmt.Sprint(v.met[c])
-}
-
-// words lists what was answered in each cell.
-func (v *coverage) words() string {
-	var b strings.Builder
-	w := tabwriter.NewWriter(&b, 0, 0, 2, ' ', 0)
-	for _, c := range allCells() {
-		var answers []string
-		for _, a := range slices.Sorted(maps.Keys(v.answers[c])) {
-			answers = append(answers, fmt.Sprintf("%s %d", a, v.answers[c][a]))
-		}
-		fmt.Fprintf(w, "%s\t%s\t%s\t%s\n", c.verb, c.state, c.relation, strings.Join(answers, ", "))
-	}
-	w.Flush()
-	return b.String()
 }

@@ -36,7 +36,7 @@ var (
 	operators = []string{"boss", "w3"}
 	tags      = []string{"a", "b", "c"}
 	kinds     = []string{"mail", "report"}
-	keys      = []string{"k1", "k2", "k3"}
+	keys      = []string{"k1", "k2"}
 	leases    = []time.Duration{10 * time.Second, time.Second, 5 * time.Second, 30 * time.Second}
 	delays    = []time.Duration{0, time.Second, 7 * time.Second}
 	results   = []string{"", `{"n":1}`, `"done"`, "no json \x00"}
@@ -59,7 +59,7 @@ var policies = []domain.Policy{
 
 // The verbs by how often they come. Ending verbs are rare, so that jobs live long.
 var mix = slices.Concat(
-	slices.Repeat([]domain.Verb{domain.VerbClaim}, 9),
+	slices.Repeat([]domain.Verb{domain.VerbClaim}, 11),
 	slices.Repeat([]domain.Verb{domain.VerbReap}, 6),
 	slices.Repeat([]domain.Verb{domain.VerbFail}, 3),
 	slices.Repeat([]domain.Verb{domain.VerbRelease}, 3),
@@ -68,7 +68,7 @@ var mix = slices.Concat(
 	slices.Repeat([]domain.Verb{domain.VerbComplete}, 3),
 	slices.Repeat([]domain.Verb{domain.VerbCancel}, 3),
 	slices.Repeat([]domain.Verb{domain.VerbRedrive}, 5),
-	slices.Repeat([]domain.Verb{domain.VerbEnqueue}, 1),
+	slices.Repeat([]domain.Verb{domain.VerbEnqueue}, 2),
 )
 
 // maxJobs bounds the jobs of a sequence: with more, each is met too seldom.
@@ -108,24 +108,37 @@ func (g *generator) byOperator(verb domain.Verb) call {
 	if chance(g.ch, "bulk", 20) {
 		c.operation = jobID(0xffff, 1)
 	}
-	for range 1 + g.ch.pick("more jobs", 3) {
-		c.items = append(c.items, item{job: g.job()})
+	for range 1 + g.ch.pick("more jobs", 2) {
+		i := item{job: g.job(g.m.ids)}
+		if verb == domain.VerbCancel && chance(g.ch, "running", 50) {
+			i.job = g.held("", i.job)
+		}
+		c.items = append(c.items, i)
 	}
 	return c
 }
 
-// job draws a state that some job is in and then one of these jobs, so that rare states are met as often as
-// common ones; now and then a job that does not exist.
-func (g *generator) job() uuid.UUID {
+// rare are the states that few jobs are in, or not for long.
+var rare = []string{"redriven", "marked", "lease_over", "marked_over", "success", "failure"}
+
+// job draws a state that some of the jobs are in, rare ones with preference, and then one of these jobs;
+// now and then a job that does not exist.
+func (g *generator) job(from []uuid.UUID) uuid.UUID {
 	if chance(g.ch, "unknown job", 5) {
 		return jobID(0x8000, 9999)
 	}
 	in := map[string][]uuid.UUID{}
-	for _, id := range g.m.ids {
+	for _, id := range from {
 		state := stateOf(g.m.jobs[id], g.m.now)
 		in[state] = append(in[state], id)
 	}
-	return oneOf(g.ch, "job", in[oneOf(g.ch, "state", slices.Sorted(maps.Keys(in)))])
+	present := slices.Sorted(maps.Keys(in))
+	for _, state := range rare {
+		if in[state] != nil {
+			present = append(present, state, state, state)
+		}
+	}
+	return oneOf(g.ch, "job", in[oneOf(g.ch, "state", present)])
 }
 
 // byOwner makes a fenced call about one to four leases, or sends an earlier one again.
@@ -138,11 +151,9 @@ func (g *generator) byOwner(verb domain.Verb) call {
 		c.lease = oneOf(g.ch, "lease", leases)
 	}
 	for n := range 1 + g.ch.pick("more leases", 4) {
-		i := item{job: g.job(), after: byPolicy}
-		h := g.m.of(i.job)
-		i.generation = g.generation(h)
+		i := g.lease(c.actor)
 		if n == 0 {
-			c.actor = g.owner(h)
+			c.actor = g.owner(g.m.of(i.job))
 		}
 		if n > 0 && chance(g.ch, "same job", 10) {
 			i = c.items[0]
@@ -156,21 +167,43 @@ func (g *generator) byOwner(verb domain.Verb) call {
 	return c
 }
 
-// generation draws the job's own in half of the cases, else an older one, one that is still to come, or
-// none at all.
-func (g *generator) generation(h *history) int {
-	own := h.job.Generation
-	switch g.ch.pick("generation", 12) {
-	case 6, 7:
-		return max(own-1, 1)
-	case 8:
-		return max(own-2, 1)
-	case 9, 10:
-		return own + 1 + g.ch.pick("above", 3)
-	case 11:
-		return -g.ch.pick("never", 3)
+// lease draws a job and the generation shown for it: in more than half of the cases its own, mostly of a job that the
+// worker holds; else an older one, one that is still to come, or none at all.
+func (g *generator) lease(worker string) item {
+	i := item{job: g.job(g.m.ids), after: byPolicy}
+	switch g.ch.pick("generation", 22) {
+	case 12, 13, 14, 15, 16:
+		ran := slices.DeleteFunc(slices.Clone(g.m.ids), func(id uuid.UUID) bool { return g.m.jobs[id].job.Generation < 2 })
+		if len(ran) > 0 {
+			i.job = g.job(ran)
+			i.generation = 1 + g.ch.pick("older", max(g.m.of(i.job).job.Generation-1, 1))
+			return i
+		}
+	case 17, 18, 19:
+		i.generation = g.m.of(i.job).job.Generation + 1 + g.ch.pick("above", 3)
+		return i
+	case 20, 21:
+		i.generation = -g.ch.pick("never", 3)
+		return i
 	}
-	return own
+	if chance(g.ch, "held", 50) {
+		i.job = g.held(worker, i.job)
+	}
+	i.generation = g.m.of(i.job).job.Generation
+	return i
+}
+
+// held draws a job that the worker (or, if none is chosen yet, any worker) runs; otherwise if there is none.
+func (g *generator) held(worker string, otherwise uuid.UUID) uuid.UUID {
+	running := slices.DeleteFunc(slices.Clone(g.m.ids), func(id uuid.UUID) bool {
+		h := g.m.jobs[id]
+		state := stateOf(h, g.m.now)
+		return state != "running" && state != "marked" || worker != "" && h.job.Worker != worker
+	})
+	if len(running) == 0 {
+		return otherwise
+	}
+	return oneOf(g.ch, "held job", running)
 }
 
 // owner draws the last worker of the job in three cases of four, else another one.
@@ -219,8 +252,8 @@ func (g *generator) enqueue() call {
 		if chance(g.ch, "facts", 20) {
 			p.Labels, p.Origin = map[string]string{"team": "x"}, domain.Origin{TriggerKind: "manual", TriggerRef: "page", ParentID: jobID(1, 1), PinID: 7}
 		}
-		if chance(g.ch, "keyed", 40) {
-			p.Key, p.KeyTTL = oneOf(g.ch, "key", keys), oneOf(g.ch, "ttl", []time.Duration{0, ledger.KeyUntilEnded, 10 * time.Second})
+		if chance(g.ch, "keyed", 50) {
+			p.Key, p.KeyTTL = oneOf(g.ch, "key", keys), oneOf(g.ch, "ttl", []time.Duration{0, ledger.KeyUntilEnded, 5 * time.Second})
 			// A caller whose answer was lost sends all of it again, the id, too.
 			if k, ok := g.m.keys[p.Key]; ok && !g.m.free(k) && chance(g.ch, "own id", 30) {
 				p.ID = k.job

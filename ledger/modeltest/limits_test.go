@@ -76,7 +76,7 @@ var limits = []limit{
 	{"batch of enqueue", checked(domain.CheckBatch), `SELECT count(*) FROM jobledger.enqueue_many(array_fill('k'::text, ARRAY[$1::int]))`,
 		[]any{0, 1, domain.MaxBatch}, []any{domain.MaxBatch + 1}},
 	{"args", checkSize(domain.MaxArgsBytes), `SELECT jobledger.enqueue('k', to_json(repeat('é', $1::int / 2 - 1))::text)`, sizes(domain.MaxArgsBytes), sizes(domain.MaxArgsBytes + 2)},
-	{"facts", checkSize(domain.MaxFactsBytes), `SELECT jobledger.enqueue('k', facts => to_json(repeat('x', $1::int - 2))::text)`, sizes(domain.MaxFactsBytes), sizes(domain.MaxFactsBytes + 1)},
+	{"facts", checkSize(domain.MaxFactsBytes), `SELECT jobledger.enqueue('k', facts => json_build_object('a', repeat('x', $1::int - 10))::text)`, sizes(domain.MaxFactsBytes), sizes(domain.MaxFactsBytes + 1)},
 	{"progress", checkSize(domain.MaxProgressBytes), `SELECT jobledger.ping('w', ARRAY[` + job1 + `], ARRAY[1], progress => ARRAY[to_json(repeat('x', $1::int - 2))::text])`,
 		sizes(domain.MaxProgressBytes), sizes(domain.MaxProgressBytes + 1)},
 }

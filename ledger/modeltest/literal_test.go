@@ -25,15 +25,26 @@ gone                       any         not_found           not_found           n
 # generation 1 was released by the owner: that call is a repetition, all others are late
 *                          older       fenced*             fenced*             fenced*             =released           fenced*
 
+# failures that rule out another attempt: where the owner holds the job. Said late, they are refused as any
+# other, and are not what the owner said before.
+running*                   for_good       .                .                   failed              .                   .
+running*                   invalid_input  .                .                   failed              .                   .
+pinged*                    for_good       .                .                   failed              .                   .
+pinged*                    invalid_input  .                .                   failed              .                   .
+last_attempt               for_good       .                .                   failed              .                   .
+last_attempt               invalid_input  .                .                   failed              .                   .
+no_lease                   for_good       .                .                   failed              .                   .
+no_lease                   invalid_input  .                .                   failed              .                   .
+
 # waiting: nobody holds the job
 released                   *           fenced*             fenced*             fenced*             =released           fenced*
 snoozed                    *           fenced*             fenced*             fenced*             fenced*             =snoozed
 retried_by_reaper          *           fenced*             fenced*             fenced*             fenced*             fenced*
 retried*                   current     fenced*             fenced*             =retried            fenced*             fenced*
-retried*                   other_body  .                   fenced*             fenced*             .                   .
+retried*                   *           .                   fenced*             fenced*             .                   .
 reaped                     *           fenced*             fenced*             fenced*             fenced*             fenced*
 redriven                   current     fenced*             fenced*             =failed             fenced*             fenced*
-redriven                   other_body  .                   fenced*             fenced*             .                   .
+redriven                   *           .                   fenced*             fenced*             .                   .
 
 # running: the lease and the time-out are over at their very instant; the time-out is told first
 running*                   *           pinged              completed           retried             released            snoozed
@@ -58,8 +69,8 @@ canceled                   current     ended*              ended*              =
 canceled_by_release        current     ended*              ended*              ended*              =canceled           =canceled
 canceled_by_reaper         current     ended*              ended*              ended*              ended*              ended*
 canceled_after_run         current     fenced*             fenced*             fenced*             =released           fenced*
-canceled_after_run         other_body  .                   fenced*             fenced*             .                   .
-*                          other_body  .                   ended*              ended*              .                   .
+canceled_after_run         *           .                   fenced*             fenced*             .                   .
+*                          *           .                   ended*              ended*              .                   .
 `
 
 // A call that shows none. impossible is an enqueue under an id that exists; a claim and a reap that refuse
@@ -73,7 +84,7 @@ fresh_later                 -           impossible  not_due    canceled         
 snoozed                     -           impossible  not_due    canceled           not_due   not_ended
 retried                     -           impossible  not_due    canceled           not_due   not_ended
 retried_by_reaper           -           impossible  not_due    canceled           not_due   not_ended
-fresh                       -           impossible  claimed    canceled           not_due   not_ended
+fresh*                      -           impossible  claimed    canceled           not_due   not_ended
 released                    -           impossible  claimed    canceled           not_due   not_ended
 retried_due                 -           impossible  claimed    canceled           not_due   not_ended
 reaped                      -           impossible  claimed    canceled           not_due   not_ended

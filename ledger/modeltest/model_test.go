@@ -98,8 +98,8 @@ func (m *model) append(h *history, e domain.Event, body *string) error {
 
 // batch lets a call about several jobs happen. What its guard takes is done first, in the order of the
 // ids and then of the input; only then are the others judged, on what the first ones left.
-func (m *model) batch(c call) ([]domain.Answer, []reply, error) {
-	answers, replies := make([]domain.Answer, len(c.items)), make([]reply, len(c.items))
+func (m *model) batch(c call) ([]reply, error) {
+	replies := make([]reply, len(c.items))
 	order := make([]int, len(c.items))
 	for n := range order {
 		order[n] = n
@@ -113,13 +113,13 @@ func (m *model) batch(c call) ([]domain.Answer, []reply, error) {
 	for _, n := range order {
 		i := c.items[n]
 		if first, ok := firstOf[i.job]; ok && !c.fenced() {
-			answers[n], replies[n] = answers[first], replies[first]
+			replies[n] = replies[first]
 			continue
 		}
 		firstOf[i.job] = n
 		d, err := domain.Decide(m.of(i.job).events, c.command(i), m.now)
 		if err != nil {
-			return nil, nil, err
+			return nil, err
 		}
 		lease := item{job: i.job, generation: i.generation}
 		if c.fenced() && (d.Refusal != "" || d.Repeated || pinged[lease]) {
@@ -127,23 +127,28 @@ func (m *model) batch(c call) ([]domain.Answer, []reply, error) {
 			continue
 		}
 		pinged[lease] = c.verb == domain.VerbPing
-		if answers[n], replies[n], err = m.do(i.job, c.command(i), c.stored(i), c.operation); err != nil {
-			return nil, nil, err
+		if replies[n], err = m.answer(c, i); err != nil {
+			return nil, err
 		}
 	}
 	for _, n := range refused {
 		i := c.items[n]
 		if j := m.of(i.job).job; pinged[item{job: i.job, generation: i.generation}] {
-			answers[n] = domain.Answer{Refusal: domain.RefusedBusy}
-			replies[n] = expected(j, j, c.command(i), answers[n])
+			replies[n] = expected(j, j, c.command(i), domain.Answer{Refusal: domain.RefusedBusy})
 			continue
 		}
 		var err error
-		if answers[n], replies[n], err = m.do(i.job, c.command(i), c.stored(i), c.operation); err != nil {
-			return nil, nil, err
+		if replies[n], err = m.answer(c, i); err != nil {
+			return nil, err
 		}
 	}
-	return answers, replies, nil
+	return replies, nil
+}
+
+// answer lets one item of a call happen.
+func (m *model) answer(c call, i item) (reply, error) {
+	_, r, err := m.do(i.job, c.command(i), c.stored(i), c.operation)
+	return r, err
 }
 
 // claimable are the jobs that a claim may take, best first.

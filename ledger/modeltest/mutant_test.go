@@ -37,12 +37,13 @@ type random struct{ *rand.Rand }
 
 func (r random) pick(_ string, n int) int { return r.IntN(n) }
 
-// table is the part of TestTable about one verb, up to the first difference.
-func table(verb domain.Verb) finder {
-	return finder{"TestTable/" + string(verb), func(g *ground) error {
+// table is the part of TestTable about one verb and the states that fit the pattern, up to the first
+// difference.
+func table(verb domain.Verb, pattern string) finder {
+	return finder{"TestTable/" + string(verb) + " " + pattern, func(g *ground) error {
 		for _, tr := range domain.Transitions {
 			if tr.Verb == verb {
-				return tableOf(g, tr, func(cell, string) {}, 1)
+				return tableOf(g, tr, pattern, func(cell, string) {}, 1)
 			}
 		}
 		return nil

@@ -1,65 +1,15 @@
 package modeltest
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"strings"
-	"testing"
-	"time"
 
 	"github.com/google/uuid"
 
-	"github.com/jobledger/jobledger/adapters/postgres/pgtest"
 	"github.com/jobledger/jobledger/domain"
 	"github.com/jobledger/jobledger/ledger"
 )
-
-// enqueuer is who enqueues, cancels and redrives where a call names nobody.
-const enqueuer = "enqueuer"
-
-// start is when every sequence begins.
-var start = time.Date(2026, 3, 29, 0, 59, 50, 0, time.UTC)
-
-// ground is a database with a hooked clock on which sequences run, one after the other.
-type ground struct {
-	t   testing.TB
-	ctx context.Context
-	db  *pgtest.DB
-	l   *ledger.Ledger
-	now time.Time
-}
-
-func newGround(t testing.TB) *ground {
-	t.Helper()
-	return groundOn(t, pgtest.New(t))
-}
-
-// groundOn takes a database that has its functions already; setting the clock comes after them.
-func groundOn(t testing.TB, db *pgtest.DB) *ground {
-	t.Helper()
-	l, err := ledger.New(db.Pool, ledger.Config{Actor: enqueuer})
-	if err != nil {
-		t.Fatal(err)
-	}
-	db.SetClock(t, start)
-	return &ground{t: t, ctx: context.Background(), db: db, l: l, now: start}
-}
-
-// setClock moves the clock to an instant, back if need be.
-func (g *ground) setClock(at time.Time) {
-	g.now = g.db.Advance(g.t, at.Sub(g.now))
-}
-
-// reset empties the ledger: as a superuser, which no caller of it is.
-func (g *ground) reset() error {
-	_, err := g.db.Pool.Exec(g.ctx, `
-DELETE FROM jobledger.job_queue; DELETE FROM jobledger.job_runtime; DELETE FROM jobledger.job_completed;
-DELETE FROM jobledger.idempotency_key; DELETE FROM jobledger.tag_state;
-TRUNCATE jobledger.job_event, jobledger.job_payload`)
-	g.setClock(start)
-	return err
-}
 
 // sequence is one run of commands against an empty ledger and its model.
 type sequence struct {
@@ -74,11 +24,12 @@ type sequence struct {
 
 // The bounds of a sequence: commands are calls of verbs; moving the clock is none.
 const (
-	minCommands = 30
-	maxSteps    = 200
+	minCommands  = 40
+	moreCommands = 20
+	maxSteps     = 400
 )
 
-// runSequence empties the ledger and runs a sequence of minCommands or a few more. The error shows the
+// runSequence empties the ledger and runs a sequence of minCommands to moreCommands more. The error shows the
 // commands up to the one where ledger and model parted.
 func runSequence(g *ground, ch chooser, seen *coverage) error {
 	if err := g.reset(); err != nil {
@@ -87,7 +38,7 @@ func runSequence(g *ground, ch chooser, seen *coverage) error {
 	s := &sequence{ground: g, m: newModel(start), seen: seen, policy: map[domain.Policy]int{}}
 	s.gen = &generator{ch: ch, m: s.m}
 	commands := 0
-	want := minCommands + ch.pick("commands", 11)
+	want := minCommands + ch.pick("commands", moreCommands+1)
 	for step := 0; step < maxSteps && commands < want; step++ {
 		called, err := s.step(ch)
 		if err != nil {
@@ -181,7 +132,7 @@ func (s *sequence) call(c call) error {
 	if err != nil {
 		return err
 	}
-	answers, want, err := s.m.batch(c)
+	want, err := s.m.batch(c)
 	if err != nil {
 		return err
 	}
@@ -190,7 +141,7 @@ func (s *sequence) call(c call) error {
 	}
 	for n, i := range c.items {
 		s.touched = append(s.touched, i.job)
-		s.seen.note(states[n], word(answers[n]))
+		s.seen.note(states[n])
 		if err := sameAnswer(c.command(i), i.job, got[n], want[n]); err != nil {
 			return fmt.Errorf("job %d: %w", n, err)
 		}
@@ -221,100 +172,9 @@ func (s *sequence) enqueue(c call) error {
 	}
 	for n, e := range want {
 		s.touched = append(s.touched, e.JobID)
-		s.seen.note(cell{c.verb, "gone", "-"}, fmt.Sprintf("replayed %t", e.Replayed))
+		s.seen.note(cell{c.verb, "gone", "-"})
 		if got[n] != e {
 			return fmt.Errorf("job %d: answered %+v, want %+v", n, got[n], e)
-		}
-	}
-	if wantErr != nil {
-		s.seen.note(cell{c.verb, "gone", "-"}, "key conflict")
-	}
-	return nil
-}
-
-// claim compares which jobs were given, in which order, and all that is told about them.
-func (s *sequence) claim(c call) error {
-	got, err := s.l.Claim(s.ctx, ledger.ClaimParams{Worker: c.actor, Tags: c.tags, Max: c.max, Lease: c.lease})
-	if err != nil {
-		return err
-	}
-	if got.Contended {
-		return errors.New("answered contended, but nobody else is there")
-	}
-	due := s.m.claimable(c.tags)
-	s.noteClaims(c, due)
-	due = due[:min(len(due), c.max)]
-	want := make([]ledger.Claimed, len(due))
-	for n, j := range due {
-		s.touched = append(s.touched, j.ID)
-		if _, _, err := s.m.do(j.ID, c.command(item{}), nil, uuid.Nil); err != nil {
-			return err
-		}
-		want[n] = s.m.of(j.ID).claimed(s.policyID(j.Policy))
-		if p := s.m.jobs[j.ID]; p.job.Facts != "" {
-			want[n].Facts.Labels = map[string]string{"team": "x"}
-		}
-	}
-	return same("claim", got.Jobs, append([]ledger.Claimed(nil), want...))
-}
-
-// noteClaims counts every job that the claim passed by or took; those that only max held back are neither.
-func (s *sequence) noteClaims(c call, due []domain.Job) {
-	for _, j := range due[:min(len(due), c.max)] {
-		s.seen.note(cell{c.verb, stateOf(s.m.of(j.ID), s.m.now), "-"}, string(domain.Claimed))
-	}
-	for _, id := range s.m.ids {
-		h := s.m.of(id)
-		if a, err := domain.Decide(h.events, c.command(item{}), s.m.now); err == nil && a.Refusal != "" {
-			s.seen.note(cell{c.verb, stateOf(h, s.m.now), "-"}, string(a.Refusal))
-		}
-	}
-}
-
-// policyID is the id under which the database keeps a policy: always the same one.
-func (s *sequence) policyID(p domain.Policy) int {
-	if id, ok := s.policy[p]; ok {
-		return id
-	}
-	var id int
-	err := s.db.Pool.QueryRow(s.ctx, `SELECT jobledger.ensure_policy($1, $2, $3, $4, $5, $6, $7, $8, NULLIF($9, interval '0'))`,
-		p.MaxAttempts, p.Timeout, p.RestartLimit, string(p.OnLostLease), p.BackoffBase, p.BackoffFactor, p.BackoffCap, p.BackoffJitter, p.StallAfter).Scan(&id)
-	if err != nil {
-		s.t.Fatal(err)
-	}
-	s.policy[p] = id
-	return id
-}
-
-// reap compares what was taken back. Which ones, where there are more than max, is the ledger's choice.
-func (s *sequence) reap(c call) error {
-	due := s.m.reapable(c)
-	for _, id := range s.m.ids {
-		if a, err := domain.Decide(s.m.of(id).events, c.command(item{}), s.m.now); err == nil && a.Refusal != "" {
-			s.seen.note(cell{c.verb, stateOf(s.m.of(id), s.m.now), "-"}, string(a.Refusal))
-		}
-	}
-	got, err := c.make(s.ctx, s.l)
-	if err != nil {
-		return err
-	}
-	if len(got) != min(len(due), c.max) {
-		return fmt.Errorf("took back %d jobs, want %d of %d", len(got), min(len(due), c.max), len(due))
-	}
-	for _, a := range got {
-		s.touched = append(s.touched, a.JobID)
-		if !due[a.JobID] {
-			return fmt.Errorf("took back job %s, which is alive or was taken back in the same call", a.JobID)
-		}
-		delete(due, a.JobID)
-		state := stateOf(s.m.of(a.JobID), s.m.now)
-		answer, want, err := s.m.do(a.JobID, c.command(item{}), nil, uuid.Nil)
-		if err != nil {
-			return err
-		}
-		s.seen.note(cell{c.verb, state, "-"}, word(answer))
-		if err := sameAnswer(c.command(item{}), a.JobID, a, want); err != nil {
-			return err
 		}
 	}
 	return nil

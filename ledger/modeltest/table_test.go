@@ -1,7 +1,6 @@
 package modeltest
 
 import (
-	"bytes"
 	"errors"
 	"fmt"
 	"slices"
@@ -29,7 +28,7 @@ func TestTable(t *testing.T) {
 			t.Run(string(tr.Verb), func(t *testing.T) {
 				t.Parallel()
 				g := newGround(t)
-				err := tableOf(g, tr, func(c cell, word string) {
+				err := tableOf(g, tr, "*", func(c cell, word string) {
 					mu.Lock()
 					defer mu.Unlock()
 					words[c] = word
@@ -49,15 +48,19 @@ func TestTable(t *testing.T) {
 	}
 }
 
-// tableRelations are what a caller can show; other_body is the job's own generation with another report
-// than the owner may have sent before.
-var tableRelations = []string{"current", "other_body", "older", "foreign", "above", "never"}
+// tableRelations are what a caller can show. The first four show the job's own generation: other_body with
+// another report than the owner may have sent before; for_good and invalid_input are failures that rule
+// out another attempt.
+var tableRelations = []string{"current", "other_body", "for_good", "invalid_input", "older", "foreign", "above", "never"}
 
-// tableOf runs one verb's part of the table and tells each cell's answer in one word. It goes on after a
-// difference, up to a number of them, and returns them all.
-func tableOf(g *ground, tr domain.Transition, tell func(cell, string), limit int) error {
+// tableOf runs one verb's part of the table, in the states that fit the pattern, and tells each cell's answer
+// in one word. It goes on after a difference, up to a number of them, and returns them all.
+func tableOf(g *ground, tr domain.Transition, pattern string, tell func(cell, string), limit int) error {
 	var errs []error
 	for _, st := range states {
+		if !fits(pattern, st.name) {
+			continue
+		}
 		for _, relation := range relationsFor(tr, st.name) {
 			c := cell{tr.Verb, st.name, relation}
 			word, err := g.cell(c, st)
@@ -85,7 +88,8 @@ func relationsFor(tr domain.Transition, state string) []string {
 		return []string{"any"}
 	}
 	return slices.DeleteFunc(slices.Clone(tableRelations), func(r string) bool {
-		return r == "other_body" && !withBody || strings.Contains(state, "fresh") && r != "above" && r != "never"
+		return r == "other_body" && !withBody || (r == "for_good" || r == "invalid_input") && tr.Verb != domain.VerbFail ||
+			strings.Contains(state, "fresh") && r != "above" && r != "never"
 	})
 }
 
@@ -136,6 +140,10 @@ func callFor(c cell, b *builder) call {
 	switch c.relation {
 	case "other_body":
 		i.text = another
+	case "for_good":
+		i.text, i.permanent = another, true
+	case "invalid_input":
+		i.class = domain.ClassInvalidInput
 	case "older":
 		i.generation--
 	case "above", "any":
@@ -147,133 +155,6 @@ func callFor(c cell, b *builder) call {
 	}
 	k.items = []item{i}
 	return k
-}
-
-// observe makes one call and compares the answer and what it left behind with the domain's decision.
-func (g *ground) observe(k call, b *builder) (string, error) {
-	past, texts, err := g.past(b.id)
-	if err != nil {
-		return "", err
-	}
-	before, err := domain.Fold(past)
-	if err != nil {
-		return "", err
-	}
-	rest, err := g.snapshot(b.id)
-	if err != nil {
-		return "", err
-	}
-	c, body := k.command(k.items[0]), k.stored(k.items[0])
-	if k.verb == domain.VerbEnqueue {
-		if c, body, err = newModel(g.now).enqueueCommand(k, b.params); err != nil {
-			return "", err
-		}
-	}
-	want, err := domain.Decide(past, c, g.now)
-	if err != nil {
-		return "", err
-	}
-	h := &history{events: past, job: before, bodies: texts}
-	if want.Event.Type != "" && !want.Repeated {
-		if err := newModel(g.now).append(h, want.Event, body); err != nil {
-			return impossible, g.refusedOutright(k, c, b.id, rest)
-		}
-	}
-	got, err := g.answer(k, c, b.id)
-	if err != nil {
-		return "", err
-	}
-	if err := sameReply(k, got, expected(before, h.job, c, want)); err != nil {
-		return "", err
-	}
-	if len(h.events) == len(past) {
-		return word(want), g.unchanged(b.id, rest)
-	}
-	return word(want), g.changed(b.id, rest, h)
-}
-
-// impossible is the word for a call whose event no history allows: an enqueue under the id of a job that
-// exists. It has no refusal of its own; the database answers with an error.
-const impossible = "impossible"
-
-func (g *ground) refusedOutright(k call, c domain.Command, id uuid.UUID, before snapshot) error {
-	if got, err := g.answer(k, c, id); err == nil {
-		return fmt.Errorf("answered %+v, want an error", got)
-	}
-	return g.unchanged(id, before)
-}
-
-// past reads a job's events as the domain sees them: what only the database knows is taken out, and a
-// digest stands for its text without the salt.
-func (g *ground) past(id uuid.UUID) ([]domain.Event, bodies, error) {
-	events, err := g.l.History(g.ctx, id)
-	if err != nil && !errors.Is(err, domain.ErrNotFound) {
-		return nil, nil, err
-	}
-	stored, err := readBodies(g.ctx, g.db, id)
-	if err != nil {
-		return nil, nil, err
-	}
-	texts := bodies{}
-	for i := range events {
-		e := &events[i]
-		e.Seq, e.DBUser = 0, ""
-		b, ok := stored[e.Version]
-		if ok != (e.Digest != nil) || ok && !bytes.Equal(e.Digest, b.digest()) {
-			return nil, nil, fmt.Errorf("version %d: the digest is not that of the body", e.Version)
-		}
-		if ok {
-			texts[e.Version], e.Digest = b.text, digest(&b.text)
-		}
-	}
-	return events, texts, nil
-}
-
-// answer makes the call and returns what was told about the job; nil where the verb chose its jobs and
-// passed this one by.
-func (g *ground) answer(k call, c domain.Command, id uuid.UUID) (*reply, error) {
-	switch k.verb {
-	case domain.VerbEnqueue:
-		got, err := g.l.EnqueueMany(g.ctx, k.enqueue)
-		if err != nil || len(got) != 1 || got[0].JobID != id || got[0].Replayed {
-			return nil, errors.Join(err, fmt.Errorf("enqueue answered %+v", got))
-		}
-		return nil, nil
-	case domain.VerbClaim:
-		got, err := g.l.Claim(g.ctx, ledger.ClaimParams{Worker: k.actor, Tags: k.tags, Max: k.max, Lease: k.lease})
-		if err != nil || len(got.Jobs) == 0 {
-			return nil, err
-		}
-		j := got.Jobs[0]
-		r := reply{Event: domain.Claimed, Version: j.Version, Generation: j.Generation, Attempt: j.Attempt, At: j.StartedAt}
-		if j.Lease > 0 {
-			r.LeaseUntil = j.StartedAt.Add(j.Lease)
-		}
-		return &r, nil
-	}
-	got, err := k.make(g.ctx, g.l)
-	if err != nil || len(got) == 0 {
-		return nil, err
-	}
-	if len(got) > 1 || got[0].JobID != id {
-		return nil, fmt.Errorf("got answers about other jobs: %+v", got)
-	}
-	r, err := told(c, got[0])
-	return &r, err
-}
-
-// sameReply compares the answer with what was expected of the verb.
-func sameReply(k call, got *reply, want reply) error {
-	choosing := k.verb == domain.VerbClaim || k.verb == domain.VerbReap
-	switch {
-	case k.verb == domain.VerbEnqueue:
-		return nil
-	case choosing && want.Refusal != "" && got == nil:
-		return nil
-	case got == nil:
-		return fmt.Errorf("the job was passed by, want %+v", want)
-	}
-	return same("answer", *got, want)
 }
 
 // printTable shows the table of answers as the literal one is written.

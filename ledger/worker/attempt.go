@@ -14,6 +14,7 @@ import (
 
 // attempt runs one handler to its end, be it a panic, and hands the outcome on.
 func (w *Worker) attempt(ctx, life context.Context, l *lease, handle Handler) {
+	defer l.cancel(nil)
 	if l.job.Timeout > 0 {
 		// Counted from the answer of the claim, the local end of the attempt is never before the
 		// database's: what is over here is over there.
@@ -32,8 +33,8 @@ func (w *Worker) attempt(ctx, life context.Context, l *lease, handle Handler) {
 		if v := recover(); v != nil {
 			result, err = nil, &panicError{value: v, stack: debug.Stack()}
 		}
-		w.ended(life, l, w.judge(ctx, l, result, err))
-		l.cancel(nil)
+		w.over(l, w.judge(ctx, l, result, err))
+		w.freeSlot(life)
 	}()
 	result, err = handle(ctx, w.jobOf(l))
 }
@@ -72,7 +73,7 @@ func (w *Worker) judge(ctx context.Context, l *lease, result any, err error) *ou
 	var panicked *panicError
 	if errors.As(err, &panicked) {
 		w.stats.panics.Add(1)
-		w.log.LogAttrs(ctx, slog.LevelError, "handler panicked", l.logged(), slog.Any("panic", panicked.value))
+		w.tell(slog.LevelError, "handler panicked", l, slog.Any("panic", panicked.value))
 	}
 	var v *verdict
 	switch {
@@ -111,11 +112,10 @@ func marshalled(result any) any {
 	return result
 }
 
-// ended frees the slot of a handler that has returned, takes its outcome up for the report and starts
-// the next job. A stop that did not wait for the handler has decided already.
-func (w *Worker) ended(life context.Context, l *lease, o *outcome) {
+// over takes up the outcome of a run; nil means that there is nothing to report. A stop that did not
+// wait for the handler has decided already.
+func (w *Worker) over(l *lease, o *outcome) {
 	w.mu.Lock()
-	w.running--
 	_, held := w.leases[l]
 	abandoned := l.outcome != nil || !held
 	if !abandoned && o != nil {
@@ -125,6 +125,13 @@ func (w *Worker) ended(life context.Context, l *lease, o *outcome) {
 	if !abandoned && o == nil {
 		w.settle(l)
 	}
+}
+
+// freeSlot lets the next job start.
+func (w *Worker) freeSlot(life context.Context) {
+	w.mu.Lock()
+	w.running--
+	w.mu.Unlock()
 	w.startReady(life)
 	w.wake()
 }

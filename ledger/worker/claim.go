@@ -129,7 +129,8 @@ func (w *Worker) claim(ctx context.Context, n int) (ledger.Claims, error) {
 	return claims, nil
 }
 
-// startReady starts handlers while there are slots and jobs.
+// startReady starts handlers, each in a goroutine of its own, while there are slots and jobs. A job
+// of a kind that has no handler here is put off.
 func (w *Worker) startReady(life context.Context) {
 	for {
 		w.mu.Lock()
@@ -139,32 +140,20 @@ func (w *Worker) startReady(life context.Context) {
 		}
 		l := w.ready[0]
 		w.ready = w.ready[1:]
-		w.running++
+		handle, known := w.wrapped[l.job.Kind]
+		if known {
+			w.running++
+			var ctx context.Context
+			ctx, l.cancel = context.WithCancelCause(life)
+			go w.attempt(ctx, life, l, handle)
+		}
 		w.mu.Unlock()
-		w.start(life, l)
+		if !known {
+			d := noHandlerDelay(l.job)
+			w.log.LogAttrs(life, slog.LevelDebug, "no handler for this kind: put off", l.logged(), slog.Duration("delay", d))
+			w.over(l, &outcome{verb: domain.VerbSnooze, delay: d, reason: reasonNoHandler})
+		}
 	}
-}
-
-// start runs the handler of l in a goroutine of its own, or puts the job off where there is none.
-func (w *Worker) start(life context.Context, l *lease) {
-	handle, ok := w.wrapped[l.job.Kind]
-	if !ok {
-		d := noHandlerDelay(l.job)
-		w.log.LogAttrs(life, slog.LevelDebug, "no handler for this kind: put off", l.logged(), slog.Duration("delay", d))
-		w.mu.Lock()
-		w.running--
-		w.report(l, &outcome{verb: domain.VerbSnooze, delay: d, reason: reasonNoHandler})
-		w.mu.Unlock()
-		return
-	}
-	ctx, cancel := context.WithCancelCause(life)
-	w.mu.Lock()
-	l.cancel = cancel
-	if l.cause != nil {
-		cancel(l.cause)
-	}
-	w.mu.Unlock()
-	go w.attempt(ctx, life, l, handle)
 }
 
 // noHandlerDelay is how long a job of an unknown kind is put off: long enough not to spin, short

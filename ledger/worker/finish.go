@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"slices"
 	"time"
 
 	"github.com/jackc/pgx/v5/pgconn"
@@ -104,14 +105,14 @@ func (w *Worker) putSlow(batches [][]*lease) {
 	}
 }
 
-// takeSlow returns the batches of the slow lane. Leases that a ping has in hand stay there.
-func (w *Worker) takeSlow() [][]*lease {
+// takeSlow returns the next batch of the slow lane, nil if there is none. Leases that a ping has in
+// hand go to the end of the lane.
+func (w *Worker) takeSlow() []*lease {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	batches := w.slow.batches
-	w.slow.batches = nil
-	var out [][]*lease
-	for _, batch := range batches {
+	for range len(w.slow.batches) {
+		batch := w.slow.batches[0]
+		w.slow.batches = w.slow.batches[1:]
 		var free, pinged []*lease
 		for _, l := range batch {
 			if l.calling {
@@ -121,14 +122,14 @@ func (w *Worker) takeSlow() [][]*lease {
 			l.calling = true
 			free = append(free, l)
 		}
-		if len(free) > 0 {
-			out = append(out, free)
-		}
 		if len(pinged) > 0 {
 			w.slow.put(pinged)
 		}
+		if len(free) > 0 {
+			return free
+		}
 	}
-	return out
+	return nil
 }
 
 // slowLoop reports again what could not be reported, with pauses that grow, until the database has
@@ -144,29 +145,18 @@ func (w *Worker) slowLoop(ctx context.Context) {
 		case <-w.slow.wake:
 		}
 		sleep(ctx, pauses.NextBackOff())
-		batches := w.takeSlow()
-		if len(batches) == 0 {
-			continue // a ping has them all in hand
-		}
-		if err := w.deliverSlow(ctx, batches); err != nil {
-			trouble.failed(ctx, err)
-			continue
-		}
-		pauses.Reset()
-		trouble.over(ctx)
-	}
-}
-
-// deliverSlow reports batches up to the first error. What failed goes behind the others, so that a
-// single locked row does not keep them waiting.
-func (w *Worker) deliverSlow(ctx context.Context, batches [][]*lease) error {
-	for i, batch := range batches {
-		if left, err := w.deliver(ctx, batch); err != nil {
-			w.putSlow(append(batches[i+1:], left...))
-			return err
+		for batch := w.takeSlow(); batch != nil; batch = w.takeSlow() {
+			// What failed goes behind the others: a single locked row does not keep them waiting.
+			left, err := w.deliver(ctx, batch)
+			if err != nil {
+				w.putSlow(left)
+				trouble.failed(ctx, err)
+				break
+			}
+			pauses.Reset()
+			trouble.over(ctx)
 		}
 	}
-	return nil
 }
 
 // deliver reports a batch of one verb. Where the database finds fault with the data, it is split until
@@ -195,15 +185,15 @@ func (w *Worker) deliver(ctx context.Context, batch []*lease) (left [][]*lease, 
 	case isDataError(err):
 		return w.substitute(ctx, batch[0], err)
 	case pgconn.Timeout(err) && half > 0:
-		// Perhaps one row is locked for long. Halves find it in a few rounds.
-		return [][]*lease{batch[:half], batch[half:]}, err
+		// Perhaps one row is locked for long. Tenths find it in a few rounds.
+		return slices.Collect(slices.Chunk(batch, (len(batch)+9)/10)), err
 	}
 	return [][]*lease{batch}, err
 }
 
 // substitute reports, in place of an outcome that the database will never store, that it is unknown.
 func (w *Worker) substitute(ctx context.Context, l *lease, why error) ([][]*lease, error) {
-	w.log.LogAttrs(ctx, slog.LevelError, "outcome cannot be stored", l.logged(), slog.Any("error", why))
+	w.tell(slog.LevelError, "outcome cannot be stored", l, slog.Any("error", why))
 	if l.outcome.failure.Class == domain.ClassUnknown {
 		w.stats.refused.Add(1)
 		w.settle(l) // not even that: the lease ends, and the reaper takes the job back
@@ -281,7 +271,7 @@ func (w *Worker) callTimeout() time.Duration { return min(claimTimeout, w.cfg.Le
 func (w *Worker) answered(l *lease, a ledger.Answer) {
 	w.stats.count(a)
 	if a.Err != nil {
-		w.log.LogAttrs(context.Background(), slog.LevelWarn, "outcome was refused", l.logged(), slog.Any("error", a.Err))
+		w.tell(slog.LevelWarn, "outcome was refused", l, slog.Any("error", a.Err))
 		if errors.Is(a.Err, domain.ErrTimedOut) {
 			w.stats.timedOut.Add(1)
 		}

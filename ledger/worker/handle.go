@@ -4,7 +4,6 @@ import (
 	"context"
 	"database/sql"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"slices"
 	"time"
@@ -146,29 +145,29 @@ func (i Info) SetProgress(v any) error {
 // worker then reports nothing itself. Until the commit no ping extends the lease. Returning nil
 // without a commit leaves the job to be taken back when its lease ends.
 func (i Info) CompleteTx(ctx context.Context, tx pgx.Tx, result any) error {
-	_, err := i.w.l.CompleteTx(ctx, tx, i.w.cfg.Name, i.completion(result))
-	return i.completedInTx(err)
+	return i.inTx(ctx, func() (ledger.Answer, error) {
+		return i.w.l.CompleteTx(ctx, tx, i.w.cfg.Name, i.completion(result))
+	})
 }
 
 // CompleteSQLTx is CompleteTx for a *sql.Tx opened through pgx's stdlib driver.
 func (i Info) CompleteSQLTx(ctx context.Context, tx *sql.Tx, result any) error {
-	_, err := i.w.l.CompleteSQLTx(ctx, tx, i.w.cfg.Name, i.completion(result))
-	return i.completedInTx(err)
+	return i.inTx(ctx, func() (ledger.Answer, error) {
+		return i.w.l.CompleteSQLTx(ctx, tx, i.w.cfg.Name, i.completion(result))
+	})
 }
 
 func (i Info) completion(result any) ledger.Completion {
-	return ledger.Completion{Held: ledger.Held{JobID: i.ID, Generation: i.Generation}, Result: result}
+	return ledger.Completion{Held: ledger.Held{JobID: i.ID, Generation: i.Generation}, Result: marshalled(result)}
 }
 
-func (i Info) completedInTx(err error) error {
-	if err != nil {
+func (i Info) inTx(ctx context.Context, complete func() (ledger.Answer, error)) error {
+	if err := i.w.enterTx(ctx, i.lease); err != nil {
 		return err
 	}
-	i.w.mu.Lock()
-	defer i.w.mu.Unlock()
-	if i.lease.outcome != nil {
-		return errors.New("complete job " + i.ID.String() + ": the worker has released it")
+	_, err := complete()
+	if err != nil {
+		i.w.leaveTx(i.lease)
 	}
-	i.lease.inTx = true
-	return nil
+	return err
 }

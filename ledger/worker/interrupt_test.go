@@ -128,6 +128,33 @@ func TestInterrupt(t *testing.T) {
 		verified(t, l, db)
 	})
 
+	t.Run("cancel_before_its_turn", func(t *testing.T) {
+		t.Parallel()
+		l, db := newLedger(t)
+		cfg := pinging()
+		cfg.Concurrency, cfg.Prefetch = 1, 2
+		w, runs := startPuppet(t, l, cfg)
+		enqueue(t, l, "puppet", nil, nil)
+		r := receive(t, "the run", runs)
+		id := enqueue(t, l, "puppet", nil, nil)
+		db.WaitTrue(t, "it is prefetched", `SELECT count(*) = 1 FROM jobledger.job_runtime WHERE job_id = $1`, id)
+		if a, err := l.Cancel(t.Context(), id, ledger.ByOperator{}); err != nil || !a.CancelRequested {
+			t.Fatalf("cancel answered %+v, %v", a, err)
+		}
+		if job := ended(t, l, id); job.Outcome != domain.Canceled {
+			t.Errorf("ended with %s", job.Outcome)
+		}
+		r.returns(nil)
+		succeeded(t, l, r.ID)
+		if err := w.stop(); err != nil {
+			t.Error(err)
+		}
+		if len(runs) > 0 {
+			t.Error("its handler was started")
+		}
+		verified(t, l, db)
+	})
+
 	t.Run("a_locked_row_costs_no_lease", func(t *testing.T) {
 		t.Parallel()
 		l, db := newLedger(t)

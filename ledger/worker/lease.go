@@ -4,7 +4,9 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"fmt"
 	"log/slog"
+	"slices"
 	"time"
 
 	"github.com/jobledger/jobledger/ledger"
@@ -27,9 +29,10 @@ type lease struct {
 	// calling: a ping or the outcome is on its way. One call at a time, or a ping that arrives behind
 	// the outcome would be refused and leave a rejected event.
 	calling  bool
+	pinging  <-chan struct{} // the ping that is on its way, if it is one; closed when it is over
 	progress json.RawMessage
 	unsent   bool // progress is newer than what the ledger has
-	inTx     bool // the handler completes it itself
+	inTx     bool // the handler completes it itself: no ping
 
 	outcome *outcome // nil while the handler runs
 	stuck   bool     // the outcome was sent once in vain: ping the lease until it gets through
@@ -80,20 +83,25 @@ func (w *Worker) cutOff(l *lease) {
 	}
 }
 
-// interrupt tells a handler to stop, once.
+// interrupt tells a handler to stop, once. A job that waits for its slot is not begun any more.
 func (w *Worker) interrupt(l *lease, cause error) {
 	w.mu.Lock()
-	first := l.cause == nil
-	if first {
-		l.cause = cause
+	if l.cause != nil {
+		w.mu.Unlock()
+		return
 	}
+	l.cause = cause
 	reporting := l.outcome != nil
-	if first && l.cancel != nil {
+	if l.cancel != nil {
 		l.cancel(cause)
 	}
+	i := slices.Index(w.ready, l)
+	if i >= 0 {
+		w.ready = slices.Delete(w.ready, i, i+1)
+	}
 	w.mu.Unlock()
-	if !first {
-		return
+	if i >= 0 {
+		w.over(l, w.judge(context.Background(), l, nil, cause))
 	}
 	switch cause {
 	case ErrLeaseLost:
@@ -102,9 +110,9 @@ func (w *Worker) interrupt(l *lease, cause error) {
 		if reporting {
 			what = "lease ends before its outcome could be committed"
 		}
-		w.log.LogAttrs(context.Background(), slog.LevelWarn, what, l.logged())
+		w.tell(slog.LevelWarn, what, l)
 	case ErrTimedOut:
-		w.log.LogAttrs(context.Background(), slog.LevelWarn, "attempt timed out", l.logged(), slog.Duration("timeout", l.job.Timeout))
+		w.tell(slog.LevelWarn, "attempt timed out", l, slog.Duration("timeout", l.job.Timeout))
 	}
 }
 
@@ -115,6 +123,36 @@ func (w *Worker) setProgress(l *lease, text json.RawMessage) {
 	if !bytes.Equal(l.progress, text) {
 		l.progress, l.unsent = bytes.Clone(text), true
 	}
+}
+
+// enterTx keeps pings away from a lease that its handler is about to complete in a transaction, once
+// the one that is on its way is over: behind the commit it would be refused.
+func (w *Worker) enterTx(ctx context.Context, l *lease) error {
+	for {
+		w.mu.Lock()
+		pinging := l.pinging
+		if l.outcome != nil {
+			w.mu.Unlock()
+			return fmt.Errorf("complete job %s: the worker has released it: %w", l.job.JobID, ErrStopping)
+		}
+		l.inTx = pinging == nil
+		w.mu.Unlock()
+		if pinging == nil {
+			return nil
+		}
+		select {
+		case <-pinging:
+		case <-ctx.Done():
+			return fmt.Errorf("complete job %s: %w", l.job.JobID, context.Cause(ctx))
+		}
+	}
+}
+
+// leaveTx takes enterTx back: the handler's call was refused.
+func (w *Worker) leaveTx(l *lease) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	l.inTx = false
 }
 
 // settle gives a lease up: the ledger has its outcome, or never will.

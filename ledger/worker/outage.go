@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"log/slog"
+	"sync"
 	"time"
 )
 
@@ -45,4 +46,47 @@ func (o *outage) over(ctx context.Context) {
 	}
 	o.log.LogAttrs(ctx, slog.LevelInfo, o.what+" works again", slog.Int("errors", o.errors), slog.Duration("after", time.Since(o.since)))
 	o.errors = 0
+}
+
+// A worker tells of at most tellMost single jobs in tellEvery, however many have the same trouble.
+const (
+	tellMost  = 20
+	tellEvery = 10 * time.Second
+)
+
+// sparse lets a few lines through in each period and counts the others.
+type sparse struct {
+	mu     sync.Mutex
+	since  time.Time
+	told   int
+	untold int
+}
+
+// admit reports whether a line may be written, and how many were not since the last one.
+func (s *sparse) admit() (ok bool, untold int) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if now := time.Now(); s.since.IsZero() || now.Sub(s.since) >= tellEvery {
+		s.since, s.told = now, 0
+	}
+	if s.told >= tellMost {
+		s.untold++
+		return false, 0
+	}
+	s.told++
+	untold, s.untold = s.untold, 0
+	return true, untold
+}
+
+// tell writes a line about one job, unless there were many just now.
+func (w *Worker) tell(level slog.Level, what string, l *lease, attrs ...slog.Attr) {
+	ok, untold := w.sparse.admit()
+	if !ok {
+		return
+	}
+	attrs = append(attrs, l.logged())
+	if untold > 0 {
+		attrs = append(attrs, slog.Int("lines_left_out_before", untold))
+	}
+	w.log.LogAttrs(context.Background(), level, what, attrs...)
 }

@@ -2,14 +2,19 @@ package worker_test
 
 import (
 	"bytes"
+	"context"
 	"log/slog"
 	"strings"
 	"sync"
 	"testing"
 	"time"
 
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
+
 	"github.com/jobledger/jobledger/domain"
 	"github.com/jobledger/jobledger/ledger"
+	"github.com/jobledger/jobledger/ledger/worker"
 )
 
 // TestOutage: outcomes reach the ledger, once, whatever happens on their way.
@@ -68,6 +73,7 @@ func TestOutage(t *testing.T) {
 		if s := w.Stats(); s.Succeeded != 0 || s.Leases != 1 {
 			t.Errorf("before the answer was there stats are %+v", s)
 		}
+		p.set(closed)
 		p.set(open)
 		until(t, "the worker knows", func() bool { return w.Stats().Succeeded == 1 })
 		if err := w.stop(); err != nil {
@@ -113,7 +119,7 @@ func TestReport(t *testing.T) {
 		t.Parallel()
 		l, db := newLedger(t)
 		cfg := brisk()
-		cfg.Lease = 8 * time.Second // a call may take two seconds
+		cfg.Lease = 12 * time.Second // a call may take three seconds
 		w, runs := startPuppet(t, l, cfg)
 		id := enqueue(t, l, "puppet", nil, nil)
 		for range 9 {
@@ -173,6 +179,74 @@ func TestReport(t *testing.T) {
 			`SELECT count(*) = 1 AND min(job_id::text) = $1 AND min(class) = 'outcome_unknown' FROM jobledger.job_completed WHERE outcome = 'failure'`, ids[3])
 		verified(t, l, db)
 	})
+}
+
+// TestOneCallAtATime: pings never meet the outcome of the same lease, so nothing is refused and no
+// rejected event is left, however short the jobs and however often they are pinged.
+func TestOneCallAtATime(t *testing.T) {
+	t.Parallel()
+	l, db := newLedger(t)
+	var jobs []ledger.EnqueueParams
+	for range 400 {
+		jobs = append(jobs, ledger.EnqueueParams{Kind: "short"}, ledger.EnqueueParams{Kind: "tx"})
+	}
+	if _, err := l.EnqueueMany(t.Context(), jobs); err != nil {
+		t.Fatal(err)
+	}
+	cfg := brisk()
+	cfg.PingEvery, cfg.Drain = time.Millisecond, true
+	w := start(t, l, cfg, func(w *worker.Worker) {
+		worker.Handle(w, "short", func(_ context.Context, job worker.Job[struct{}]) (struct{}, error) {
+			return struct{}{}, job.SetProgress(1) // is pinged, whatever its age
+		})
+		worker.Handle(w, "tx", func(ctx context.Context, job worker.Job[struct{}]) (struct{}, error) {
+			if err := job.SetProgress(1); err != nil {
+				return struct{}{}, err
+			}
+			return struct{}{}, pgx.BeginFunc(ctx, db.Pool, func(tx pgx.Tx) error { return job.CompleteTx(ctx, tx, nil) })
+		})
+	})
+	receive(t, "the end of Run", w.done)
+	if s := w.Stats(); s.Succeeded != 800 || s.Refused != 0 || s.Lost != 0 || s.Pings == 0 {
+		t.Errorf("stats are %+v", s)
+	}
+	db.WaitTrue(t, "no call was rejected", `SELECT count(*) = 0 FROM jobledger.job_event WHERE type = 'rejected'`)
+	verified(t, l, db)
+}
+
+// TestProgressThatTheDatabaseRefuses costs no lease, neither its own nor another one.
+func TestProgressThatTheDatabaseRefuses(t *testing.T) {
+	t.Parallel()
+	l, db := newLedger(t)
+	if _, err := db.Pool.Exec(t.Context(), `ALTER TABLE jobledger.job_payload ADD CHECK (version = 1 OR body NOT LIKE '%poison%')`); err != nil {
+		t.Fatal(err)
+	}
+	_, runs := startPuppet(t, l, pinging())
+	ids := []uuid.UUID{enqueue(t, l, "puppet", nil, nil), enqueue(t, l, "puppet", nil, nil)}
+	both := []*run{receive(t, "a run", runs), receive(t, "a run", runs)}
+	if err := both[0].SetProgress("poison"); err != nil {
+		t.Fatal(err)
+	}
+	for _, id := range ids {
+		db.WaitTrue(t, "it is pinged", `SELECT version >= 5 FROM jobledger.job_runtime WHERE job_id = $1`, id)
+	}
+	if err := both[0].SetProgress("fine"); err != nil {
+		t.Fatal(err)
+	}
+	for _, r := range both {
+		r.returns(errTest)
+		db.WaitTrue(t, "it is retried", `SELECT count(*) = 1 FROM jobledger.job_event WHERE type = 'retried' AND job_id = $1`, r.ID)
+	}
+	if job, _ := l.Job(t.Context(), both[0].ID); string(job.Progress) != `"fine"` {
+		t.Errorf("progress is %s", job.Progress)
+	}
+	for range 2 {
+		receive(t, "the next run", runs).returns(nil)
+	}
+	for _, id := range ids {
+		succeeded(t, l, id)
+	}
+	verified(t, l, db)
 }
 
 // lines is a log that may be read while it is written.

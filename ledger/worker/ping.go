@@ -5,6 +5,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"log/slog"
 	"os"
 	"slices"
@@ -26,11 +27,16 @@ func (w *Worker) pingLoop(ctx context.Context) {
 			return
 		}
 		wait = jittered(w.cfg.PingEvery)
-		batch := w.takeForPing()
+		batch, over, more := w.takeForPing()
+		if more {
+			wait /= 10
+		}
 		if len(batch) == 0 {
 			continue
 		}
-		if err := w.pingBatch(ctx, batch); err != nil {
+		err := w.pingBatch(ctx, batch)
+		w.pinged(batch, over)
+		if err != nil {
 			trouble.failed(ctx, err)
 			wait = pauses.NextBackOff()
 			continue
@@ -40,38 +46,52 @@ func (w *Worker) pingLoop(ctx context.Context) {
 	}
 }
 
-// pingBatch pings leases that takeForPing has marked.
+// pingBatch pings leases that takeForPing has marked. A progress that the database finds fault with
+// is given up: it must not cost the leases.
 func (w *Worker) pingBatch(ctx context.Context, batch []*lease) error {
-	defer w.pinged(batch)
 	ctx, cancel := context.WithTimeout(ctx, w.callTimeout())
 	defer cancel()
+	err := w.ping(ctx, batch)
+	if err == nil || !isDataError(err) {
+		return err
+	}
+	w.mu.Lock()
+	for _, l := range batch {
+		l.unsent = false
+	}
+	w.mu.Unlock()
+	w.log.LogAttrs(ctx, slog.LevelError, "progress cannot be stored", slog.Any("error", err))
 	return w.ping(ctx, batch)
 }
 
 // takeForPing marks and returns the leases to ping: of running handlers and of outcomes that were sent
-// in vain, older than half an interval or with progress to tell.
-func (w *Worker) takeForPing() []*lease {
+// in vain, older than half an interval or with progress to tell. over is to be closed by pinged. more
+// says that there are others, whose outcomes are being sent once more just now.
+func (w *Worker) takeForPing() (batch []*lease, over chan struct{}, more bool) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	var batch []*lease
+	over = make(chan struct{})
 	for l := range w.leases {
-		if l.calling || l.lost || l.inTx {
+		if l.lost || l.inTx || (time.Since(l.renewed) < w.cfg.PingEvery/2 && !l.unsent) {
 			continue
 		}
-		if time.Since(l.renewed) >= w.cfg.PingEvery/2 || l.unsent {
-			l.calling = true
-			batch = append(batch, l)
+		if l.calling {
+			more = more || l.stuck
+			continue
 		}
+		l.calling, l.pinging = true, over
+		batch = append(batch, l)
 	}
-	return batch
+	return batch, over, more
 }
 
 // pinged hands on the outcomes that have come up while their leases were being pinged.
-func (w *Worker) pinged(batch []*lease) {
+func (w *Worker) pinged(batch []*lease, over chan struct{}) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
+	close(over)
 	for _, l := range batch {
-		l.calling = false
+		l.calling, l.pinging = false, nil
 		if l.outcome != nil && !l.stuck {
 			w.enqueue(l)
 		}
@@ -93,6 +113,9 @@ func (w *Worker) ping(ctx context.Context, batch []*lease) error {
 	w.mu.Unlock()
 	sent := time.Now()
 	answers, err := w.l.Ping(ctx, ledger.PingParams{Worker: w.cfg.Name, Lease: w.cfg.Lease, Pings: pings})
+	if err == nil && len(answers) != len(batch) {
+		err = fmt.Errorf("ping: got %d answers for %d jobs", len(answers), len(batch))
+	}
 	if err != nil {
 		return err
 	}
@@ -139,7 +162,7 @@ func (w *Worker) tellProgress(ctx context.Context, batch []*lease) error {
 	if len(batch) == 0 {
 		return nil
 	}
-	return w.ping(ctx, batch)
+	return w.pingBatch(ctx, batch)
 }
 
 // beatLoop shows the worker to people, every PingEvery and at least every half a minute.

@@ -95,8 +95,8 @@ type Config struct {
 	Drain bool
 
 	// Logger gets what people must know: Error when somebody must act, Warn when it recovered by
-	// itself, Info for its own life. Errors that last are told once every ten seconds. Default
-	// slog.Default().
+	// itself, Info for its own life. Errors that last are told once every ten seconds, single jobs
+	// in at most twenty lines in that time. Default slog.Default().
 	Logger *slog.Logger
 }
 
@@ -118,6 +118,7 @@ type Worker struct {
 	wrapped  map[string]Handler // handlers inside their middleware, made by Run
 	reaper   *Reaper
 	stats    counters
+	sparse   sparse
 
 	started atomic.Bool
 	killed  chan struct{}

@@ -1,0 +1,326 @@
+package main
+
+import (
+	"encoding/json"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
+
+	"github.com/jobledger/jobledger/domain"
+	"github.com/jobledger/jobledger/ledger"
+)
+
+// once lets a failure be final.
+var once = domain.Policy{MaxAttempts: 1}
+
+// TestWorkOutcome runs one command of each kind of end, all in one worker that drains.
+func TestWorkOutcome(t *testing.T) {
+	t.Parallel()
+	b := newBench(t)
+	cases := []struct {
+		kind, command string
+		args          string
+		outcome       domain.Outcome
+		class         domain.Class
+		reason        string
+		result        string // of a success
+		says          string // in the error of a failure
+	}{
+		{kind: "json", command: "cat", args: `{"n": 9007199254740993, "x": [1e400, 1.10, -0]}`, outcome: domain.Success, result: `{"n": 9007199254740993, "x": [1e400, 1.10, -0]}`},
+		{kind: "json_line", command: "echo '[1]'", outcome: domain.Success, result: `[1]`},
+		{kind: "text", command: "echo hello; echo world", outcome: domain.Success, result: `"hello\nworld"`},
+		{kind: "two_values", command: "echo 1; echo 2", outcome: domain.Success, result: `"1\n2"`},
+		{kind: "no_output", command: "true", outcome: domain.Success},
+		{kind: "no_args", command: "wc -c | tr -d ' '", outcome: domain.Success, result: `0`},
+		{kind: "nul", command: `printf 'a\000b'`, outcome: domain.Success, result: `"a` + "\uFFFD" + `b"`},
+		{kind: "nul_escape", command: `printf '"a\\u0000b"'`, outcome: domain.Success, result: `"\"a\\u0000b\""`},
+		{kind: "not_utf8", command: `printf 'a\377b<&>'`, outcome: domain.Success, result: `"a` + "\uFFFD" + `b<&>"`},
+		{kind: "stderr_is_no_result", command: "echo warn >&2; echo '{}'", outcome: domain.Success, result: `{}`},
+		{kind: "args_not_read", command: "exit 0", args: `"` + strings.Repeat("x", 1<<20-2) + `"`, outcome: domain.Success},
+		{kind: "exit_3", command: "echo thinking; echo broken >&2; exit 3", outcome: domain.Failure, class: domain.ClassTransient, reason: domain.ReasonAttemptsExhausted, says: "exit code 3\nstderr:\nbroken"},
+		{kind: "exit_4_silent", command: "echo only this; exit 4", outcome: domain.Failure, class: domain.ClassTransient, reason: domain.ReasonAttemptsExhausted, says: "exit code 4\nstdout:\nonly this"},
+		{kind: "exit_65", command: "exit 65", outcome: domain.Failure, class: domain.ClassInvalidInput, reason: domain.ReasonInvalidInput, says: "exit code 65"},
+		{kind: "not_found", command: "no-such-command-here", outcome: domain.Failure, class: domain.ClassTransient, reason: domain.ReasonAttemptsExhausted, says: "exit code 127 (as a shell says of a command that was not found)\nstderr:\n"},
+		{kind: "segv", command: "ulimit -c 0; kill -SEGV $$", outcome: domain.Failure, class: domain.ClassCrash, reason: domain.ReasonAttemptsExhausted, says: "killed by SIGSEGV"},
+		{kind: "kill", command: "kill -KILL $$", outcome: domain.Failure, class: domain.ClassCrash, reason: domain.ReasonAttemptsExhausted, says: "killed by SIGKILL"},
+		{kind: "flood", command: "head -c 3000000 /dev/zero | tr '\\0' x >&2; echo the last line >&2; exit 1", outcome: domain.Failure, class: domain.ClassTransient, reason: domain.ReasonAttemptsExhausted, says: "the last line"},
+	}
+	ids := map[string]uuid.UUID{}
+	args := []string{"work", "--drain", "--json", "--poll", "20ms", "--permanent-exit", "65,66"}
+	for _, tc := range cases {
+		p := ledger.EnqueueParams{Kind: tc.kind, Policy: once}
+		if tc.args != "" {
+			p.Args = json.RawMessage(tc.args)
+		}
+		ids[tc.kind] = b.enqueue(t, p)
+		args = append(args, "--exec", tc.kind+"="+tc.command)
+	}
+	longResult := b.enqueue(t, ledger.EnqueueParams{Kind: "long", Policy: once})
+	args = append(args, "--exec", `long=echo first; head -c 3000000 /dev/zero | tr '\0' '\033'; echo; echo last`)
+	worker := b.start(t, args...)
+	worker.exits(t, 0)
+	checkLongResult(t, b.job(t, longResult).Result, len("first\n")+3_000_000+len("\nlast\n"))
+	for _, tc := range cases {
+		t.Run(tc.kind, func(t *testing.T) {
+			job := b.job(t, ids[tc.kind])
+			if job.Outcome != tc.outcome || job.Class != tc.class || job.Reason != tc.reason {
+				t.Errorf("ended with %s, class %q, reason %q (%s)", job.Outcome, job.Class, job.Reason, job.Error)
+			}
+			if string(job.Result) != tc.result {
+				t.Errorf("result is %s, want %s", job.Result, tc.result)
+			}
+			if !strings.Contains(job.Error, tc.says) || len(job.Error) > 20<<10 {
+				t.Errorf("error has %d bytes and is %.200q, want %q", len(job.Error), job.Error, tc.says)
+			}
+		})
+	}
+	var done workedJSON
+	if err := json.Unmarshal(worker.stdout.Bytes(), &done); err != nil || done.Succeeded != 12 || done.Failed != 7 {
+		t.Errorf("the worker says %s (%v), want 12 succeeded and 7 failed", worker.stdout.String(), err)
+	}
+	b.verified(t)
+}
+
+// checkLongResult: head and tail are there, and the mark tells the truth about the middle.
+func checkLongResult(t *testing.T, result json.RawMessage, total int) {
+	t.Helper()
+	var text string
+	if err := json.Unmarshal(result, &text); err != nil || len(result) > domain.MaxArgsBytes {
+		t.Fatalf("a result of %d bytes: %v", len(result), err)
+	}
+	head, rest, _ := strings.Cut(text, "\n[... ")
+	count, tail, ok := strings.Cut(rest, " bytes left out ...]\n")
+	cut, err := strconv.Atoi(count)
+	if !ok || err != nil || !strings.HasPrefix(head, "first\n") || !strings.HasSuffix(tail, "\nlast") {
+		t.Fatalf("head, mark or tail is missing: %.40q ... %.40q", head, rest)
+	}
+	if got := len(head) + cut + len(tail) + len("\n"); got != total {
+		t.Errorf("%d bytes are kept or said to be left out, want %d", got, total)
+	}
+}
+
+func TestWorkEnvironment(t *testing.T) {
+	t.Parallel()
+	b := newBench(t)
+	id := b.enqueue(t, ledger.EnqueueParams{Kind: "run", Tag: "slow", Priority: -3, CorrelationID: "c 1", Traceparent: "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"})
+	b.work(t, `env | grep -E "^(JOBLEDGER_[A-Z_]*|TRACEPARENT)=" | grep -v DATA_DIR | sort`, "--tag", "other,slow", "--name", "w 1", "--drain").exits(t, 0)
+	var got string
+	if err := json.Unmarshal(b.job(t, id).Result, &got); err != nil {
+		t.Fatal(err)
+	}
+	want := strings.Join([]string{"JOBLEDGER_ATTEMPT=1", "JOBLEDGER_CORRELATION_ID=c 1", "JOBLEDGER_GENERATION=1", "JOBLEDGER_JOB_ID=" + id.String(),
+		"JOBLEDGER_KIND=run", "JOBLEDGER_PRIORITY=-3", "JOBLEDGER_RESTARTS=0", "JOBLEDGER_TAG=slow", "JOBLEDGER_WORKER=w 1",
+		"TRACEPARENT=00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"}, "\n")
+	if got != want {
+		t.Errorf("the environment is\n%s\nwant\n%s", got, want)
+	}
+}
+
+func TestWorkStop(t *testing.T) {
+	t.Parallel()
+	t.Run("waits_for_commands_that_end", func(t *testing.T) {
+		t.Parallel()
+		b, pipe := newBench(t), newPipe(t)
+		goOn := filepath.Join(t.TempDir(), "go")
+		if err := syscall.Mkfifo(goOn, 0o600); err != nil {
+			t.Fatal(err)
+		}
+		id := b.enqueue(t, ledger.EnqueueParams{Kind: "run"})
+		next := b.enqueue(t, ledger.EnqueueParams{Kind: "run"})
+		w := b.work(t, pipe.held("echo started >&9; read x < "+goOn+"; echo '\"done\"'"), "--concurrency", "1")
+		pipe.says(t, "started")
+		b.seen(t, ledger.Working)
+		w.signal(t, syscall.SIGTERM)
+		b.seen(t, ledger.Stopping)
+		if err := os.WriteFile(goOn, []byte("x\n"), 0); err != nil {
+			t.Fatal(err)
+		}
+		w.exits(t, 0)
+		if job := b.job(t, id); job.Outcome != domain.Success || string(job.Result) != `"done"` {
+			t.Errorf("the job that ran ended with %q and result %s", job.Outcome, job.Result)
+		}
+		if job := b.job(t, next); job.State != domain.Waiting || job.Version != 1 {
+			t.Errorf("the job that waited is %s at version %d, want untouched", job.State, job.Version)
+		}
+	})
+	t.Run("gives_back_what_does_not_end", func(t *testing.T) {
+		t.Parallel()
+		b, pipe := newBench(t), newPipe(t)
+		id := b.enqueue(t, ledger.EnqueueParams{Kind: "run"})
+		w := b.work(t, pipe.held("echo started >&9; sleep 600 & wait"), "--stop-timeout", "1ms")
+		pipe.says(t, "started")
+		w.signal(t, syscall.SIGTERM)
+		pipe.gone(t)
+		w.exits(t, 0)
+		if job := b.job(t, id); job.State != domain.Waiting || job.Attempt != 0 || job.Restarts != 0 {
+			t.Errorf("the job is %s with attempt %d and %d restarts, want waiting and unspent", job.State, job.Attempt, job.Restarts)
+		}
+		if types := b.types(t, id); types != "enqueued claimed released" {
+			t.Errorf("events are %s", types)
+		}
+		b.verified(t)
+	})
+	t.Run("exit_code_0_after_SIGTERM_is_no_success", func(t *testing.T) {
+		t.Parallel()
+		b, pipe := newBench(t), newPipe(t)
+		id := b.enqueue(t, ledger.EnqueueParams{Kind: "run"})
+		w := b.work(t, pipe.held("trap 'exit 0' TERM; echo started >&9; while :; do sleep 0.02; done"), "--stop-timeout", "1ms")
+		pipe.says(t, "started")
+		w.signal(t, syscall.SIGINT)
+		w.exits(t, 0)
+		if types := b.types(t, id); types != "enqueued claimed released" {
+			t.Errorf("events are %s", types)
+		}
+	})
+	t.Run("second_signal_kills", func(t *testing.T) {
+		t.Parallel()
+		b, pipe := newBench(t), newPipe(t)
+		id := b.enqueue(t, ledger.EnqueueParams{Kind: "run"})
+		w := b.work(t, pipe.held("trap '' TERM INT; echo started >&9; sleep 600 & wait"))
+		pipe.says(t, "started")
+		b.seen(t, ledger.Working)
+		w.signal(t, syscall.SIGTERM)
+		b.seen(t, ledger.Stopping)
+		w.signal(t, syscall.SIGTERM)
+		w.exits(t, 1)
+		pipe.gone(t)
+		if !strings.Contains(w.stderr.String(), "error: killed by a second signal") {
+			t.Error("it doesn't say why it ended")
+		}
+		if job := b.job(t, id); job.State != domain.Running {
+			t.Errorf("the job is %s, want running until its lease ends", job.State)
+		}
+	})
+	t.Run("second_signal_kills_in_the_grace", func(t *testing.T) {
+		t.Parallel()
+		b, pipe := newBench(t), newPipe(t)
+		b.enqueue(t, ledger.EnqueueParams{Kind: "run"})
+		w := b.work(t, pipe.held("trap 'echo asked >&9' TERM; echo started >&9; while :; do sleep 0.02; done"), "--stop-timeout", "1ms", "--lease", "1h", "--grace", "10m")
+		pipe.says(t, "started")
+		w.signal(t, syscall.SIGTERM)
+		pipe.says(t, "asked")
+		w.signal(t, syscall.SIGTERM)
+		w.exits(t, 1)
+		pipe.gone(t)
+	})
+	t.Run("killed_worker_takes_its_command_along", func(t *testing.T) {
+		t.Parallel()
+		b, pipe := newBench(t), newPipe(t)
+		b.enqueue(t, ledger.EnqueueParams{Kind: "run"})
+		w := b.work(t, pipe.held("(trap '' TERM HUP; echo started >&9; sleep 600) & wait"))
+		pipe.says(t, "started")
+		w.signal(t, syscall.SIGKILL)
+		w.exits(t, -1)
+		pipe.gone(t)
+	})
+}
+
+func TestWorkInterrupted(t *testing.T) {
+	t.Parallel()
+	t.Run("cancel_kills_the_whole_group", func(t *testing.T) {
+		t.Parallel()
+		b, pipe := newBench(t), newPipe(t)
+		id := b.enqueue(t, ledger.EnqueueParams{Kind: "run"})
+		w := b.work(t, pipe.held("(trap '' TERM; echo started >&9; sleep 600) & wait"), "--lease", "3s")
+		pipe.says(t, "started")
+		if a, err := b.Cancel(t.Context(), id, ledger.ByOperator{Reason: "no more"}); err != nil || a.Event != domain.CancelRequested {
+			t.Fatalf("cancel answered %+v, %v", a, err)
+		}
+		pipe.gone(t)
+		if job := b.ended(t, id); job.Outcome != domain.Canceled || job.CancelReason != "no more" {
+			t.Errorf("ended with %s (%s)", job.Outcome, job.Error)
+		}
+		w.signal(t, syscall.SIGTERM)
+		w.exits(t, 0)
+		b.verified(t)
+	})
+	t.Run("time_out_kills", func(t *testing.T) {
+		t.Parallel()
+		b, pipe := newBench(t), newPipe(t)
+		id := b.enqueue(t, ledger.EnqueueParams{Kind: "run", Policy: domain.Policy{MaxAttempts: 1, Timeout: time.Second}})
+		w := b.work(t, pipe.held("echo started >&9; sleep 600 & wait"), "--drain")
+		pipe.says(t, "started")
+		pipe.gone(t)
+		w.exits(t, 0)
+		if job := b.job(t, id); job.Outcome != domain.Failure || job.Class != domain.ClassTimeout {
+			t.Errorf("ended with %s, class %s (%s)", job.Outcome, job.Class, job.Error)
+		}
+	})
+	t.Run("what_is_left_in_the_background_is_killed", func(t *testing.T) {
+		t.Parallel()
+		b, pipe := newBench(t), newPipe(t)
+		id := b.enqueue(t, ledger.EnqueueParams{Kind: "run"})
+		w := b.work(t, pipe.held("(trap '' TERM HUP; sleep 600) & echo '\"left it\"'"), "--drain")
+		pipe.gone(t)
+		w.exits(t, 0)
+		if job := b.job(t, id); string(job.Result) != `"left it"` {
+			t.Errorf("the result is %s", job.Result)
+		}
+	})
+	t.Run("frozen_worker_loses_its_job_and_kills_its_command", func(t *testing.T) {
+		t.Parallel()
+		b, pipe := newBench(t), newPipe(t)
+		id := b.enqueue(t, ledger.EnqueueParams{Kind: "run"})
+		command := fmt.Sprintf(`if [ $JOBLEDGER_GENERATION = 1 ]; then %s; else echo '"second"'; fi`, pipe.held("echo started >&9; sleep 600 & wait"))
+		first := b.work(t, command, "--lease", "1s")
+		pipe.says(t, "started")
+		first.signal(t, syscall.SIGSTOP)
+		b.work(t, command, "--drain").exits(t, 0)
+		first.signal(t, syscall.SIGCONT)
+		pipe.gone(t)
+		first.signal(t, syscall.SIGTERM)
+		first.exits(t, 0)
+		job := b.job(t, id)
+		if job.Outcome != domain.Success || string(job.Result) != `"second"` || job.Generation != 2 || job.Restarts != 1 {
+			t.Errorf("ended with %s, result %s, generation %d, %d restarts", job.Outcome, job.Result, job.Generation, job.Restarts)
+		}
+		b.verified(t)
+	})
+	t.Run("cut_off_worker_kills_before_the_lease_ends", func(t *testing.T) {
+		t.Parallel()
+		b, pipe := newBench(t), newPipe(t)
+		id := b.enqueue(t, ledger.EnqueueParams{Kind: "run"})
+		w := b.work(t, pipe.held("echo started >&9; sleep 600 & wait"), "--lease", "6s")
+		pipe.says(t, "started")
+		// A session that is open already stays; the worker's are broken, and it gets no new ones.
+		ours := b.db.Connect(t)
+		b.allowConnections(t, false)
+		if _, err := ours.Exec(t.Context(), `SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = current_database() AND application_name = 'jobledger'`); err != nil {
+			t.Fatal(err)
+		}
+		pipe.gone(t)
+		var inTime bool
+		if err := ours.QueryRow(t.Context(), `SELECT jobledger.clock() < lease_until FROM jobledger.job_runtime WHERE job_id = $1`, id).Scan(&inTime); err != nil {
+			t.Fatal(err)
+		}
+		b.allowConnections(t, true)
+		if !inTime {
+			t.Error("the command outlived the lease of its job")
+		}
+		w.signal(t, syscall.SIGTERM)
+		w.exits(t, 0)
+	})
+}
+
+// allowConnections lets new sessions into the database, or not. That cannot be said from inside of it.
+func (b *bench) allowConnections(t *testing.T, yes bool) {
+	t.Helper()
+	config := b.db.Pool.Config().ConnConfig.Copy()
+	config.Database = "postgres"
+	conn, err := pgx.ConnectConfig(t.Context(), config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close(t.Context())
+	if _, err := conn.Exec(t.Context(), fmt.Sprintf(`ALTER DATABASE %s WITH ALLOW_CONNECTIONS %t`, b.db.Name, yes)); err != nil {
+		t.Fatal(err)
+	}
+}

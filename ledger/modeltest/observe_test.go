@@ -1,0 +1,154 @@
+package modeltest
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+
+	"github.com/google/uuid"
+
+	"github.com/jobledger/jobledger/domain"
+	"github.com/jobledger/jobledger/ledger"
+)
+
+// observe makes one call and compares the answer and what it left behind with the domain's decision.
+func (g *ground) observe(k call, b *builder) (string, error) {
+	past, texts, err := g.past(b.id)
+	if err != nil {
+		return "", err
+	}
+	before, err := domain.Fold(past)
+	if err != nil {
+		return "", err
+	}
+	if err := g.sameStart(b.id, before); err != nil {
+		return "", err
+	}
+	rest, err := g.snapshot(b.id)
+	if err != nil {
+		return "", err
+	}
+	c, body := k.command(k.items[0]), k.stored(k.items[0])
+	if k.verb == domain.VerbEnqueue {
+		if c, body, err = newModel(g.now).enqueueCommand(k, b.params); err != nil {
+			return "", err
+		}
+	}
+	want, err := domain.Decide(past, c, g.now)
+	if err != nil {
+		return "", err
+	}
+	h := &history{events: past, job: before, bodies: texts}
+	if want.Event.Type != "" && !want.Repeated {
+		if err := newModel(g.now).append(h, want.Event, body); err != nil {
+			return impossible, g.refusedOutright(k, c, b.id, rest)
+		}
+	}
+	got, err := g.answer(k, c, b.id)
+	if err != nil {
+		return "", err
+	}
+	if err := sameReply(k, got, expected(before, h.job, c, want)); err != nil {
+		return "", err
+	}
+	if len(h.events) == len(past) {
+		return word(want), g.unchanged(b.id, rest)
+	}
+	return word(want), g.changed(b.id, rest, h)
+}
+
+// sameStart wants the home row to be what the past says before anything is called.
+func (g *ground) sameStart(id uuid.UUID, want domain.Job) error {
+	if want.State == domain.Gone {
+		return nil
+	}
+	got, err := g.l.Job(g.ctx, id)
+	if err != nil {
+		return err
+	}
+	return sameHome(got, want)
+}
+
+// impossible is the word for a call whose event no history allows: an enqueue under the id of a job that
+// exists. It has no refusal of its own; the database answers with an error.
+const impossible = "impossible"
+
+func (g *ground) refusedOutright(k call, c domain.Command, id uuid.UUID, before snapshot) error {
+	if got, err := g.answer(k, c, id); err == nil {
+		return fmt.Errorf("answered %+v, want an error", got)
+	}
+	return g.unchanged(id, before)
+}
+
+// past reads a job's events as the domain sees them: what only the database knows is taken out, and a
+// digest stands for its text without the salt.
+func (g *ground) past(id uuid.UUID) ([]domain.Event, bodies, error) {
+	events, err := g.l.History(g.ctx, id)
+	if err != nil && !errors.Is(err, domain.ErrNotFound) {
+		return nil, nil, err
+	}
+	stored, err := readBodies(g.ctx, g.db, id)
+	if err != nil {
+		return nil, nil, err
+	}
+	texts := bodies{}
+	for i := range events {
+		e := &events[i]
+		e.Seq, e.DBUser = 0, ""
+		b, ok := stored[e.Version]
+		if ok != (e.Digest != nil) || ok && !bytes.Equal(e.Digest, b.digest()) {
+			return nil, nil, fmt.Errorf("version %d: the digest is not that of the body", e.Version)
+		}
+		if ok {
+			texts[e.Version], e.Digest = b.text, digest(&b.text)
+		}
+	}
+	return events, texts, nil
+}
+
+// answer makes the call and returns what was told about the job; nil where the verb chose its jobs and
+// passed this one by.
+func (g *ground) answer(k call, c domain.Command, id uuid.UUID) (*reply, error) {
+	switch k.verb {
+	case domain.VerbEnqueue:
+		got, err := g.l.EnqueueMany(g.ctx, k.enqueue)
+		if err != nil || len(got) != 1 || got[0].JobID != id || got[0].Replayed {
+			return nil, errors.Join(err, fmt.Errorf("enqueue answered %+v", got))
+		}
+		return nil, nil
+	case domain.VerbClaim:
+		got, err := g.l.Claim(g.ctx, ledger.ClaimParams{Worker: k.actor, Tags: k.tags, Max: k.max, Lease: k.lease})
+		if err != nil || len(got.Jobs) == 0 {
+			return nil, err
+		}
+		j := got.Jobs[0]
+		r := reply{Event: domain.Claimed, Version: j.Version, Generation: j.Generation, Attempt: j.Attempt, At: j.StartedAt}
+		if j.Lease > 0 {
+			r.LeaseUntil = j.StartedAt.Add(j.Lease)
+		}
+		return &r, nil
+	}
+	got, err := k.make(g.ctx, g.l)
+	if err != nil || len(got) == 0 {
+		return nil, err
+	}
+	if len(got) > 1 || got[0].JobID != id {
+		return nil, fmt.Errorf("got answers about other jobs: %+v", got)
+	}
+	r, err := told(c, got[0])
+	return &r, err
+}
+
+// sameReply compares the answer with what was expected of the verb.
+func sameReply(k call, got *reply, want reply) error {
+	choosing := k.verb == domain.VerbClaim || k.verb == domain.VerbReap
+	switch {
+	case k.verb == domain.VerbEnqueue:
+		return nil
+	case choosing && want.Refusal != "" && got == nil:
+		return nil
+	case got == nil:
+		return fmt.Errorf("the job was passed by, want %+v", want)
+	}
+	return same("answer", *got, want)
+}

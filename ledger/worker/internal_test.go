@@ -1,0 +1,263 @@
+package worker
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"log/slog"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/google/uuid"
+
+	"github.com/jobledger/jobledger/domain"
+	"github.com/jobledger/jobledger/ledger"
+)
+
+// idle returns a worker that talks to no database.
+func idle(t *testing.T, cfg Config) *Worker {
+	t.Helper()
+	l, err := ledger.New(nil, ledger.Config{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	cfg.Logger = slog.New(slog.DiscardHandler)
+	w, err := New(l, cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return w
+}
+
+// running admits a lease and gives it a handler's context.
+func running(w *Worker, lease time.Duration, sent time.Time) (*lease, context.Context) {
+	w.admit(ledger.Claimed{Held: ledger.Held{JobID: uuid.New(), Generation: 1}, Lease: lease}, sent)
+	ctx, cancel := context.WithCancelCause(context.Background())
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	l := w.ready[0]
+	w.ready = nil
+	l.cancel = cancel
+	if l.cause != nil {
+		cancel(l.cause)
+	}
+	return l, ctx
+}
+
+// TestLease: a worker that hears nothing stops its handlers a margin before the lease ends, counted
+// from before the statement that gave or extended it was sent.
+func TestLease(t *testing.T) {
+	cfg := Config{Lease: time.Minute, Margin: 10 * time.Second}
+	// after waits for d from the start of the bubble.
+	after := func(start time.Time, d time.Duration) { <-time.After(time.Until(start.Add(d))) }
+
+	for _, c := range []struct {
+		name  string
+		lease time.Duration
+		ping  func(w *Worker, l *lease, start time.Time)
+		want  time.Duration // from when the claim was sent; 0 for never
+		cause error
+	}{
+		{name: "never_pinged", lease: time.Minute, want: 50 * time.Second, cause: ErrLeaseLost},
+		{name: "pinged", lease: time.Minute, want: 80 * time.Second, cause: ErrLeaseLost, ping: func(w *Worker, l *lease, start time.Time) {
+			after(start, 35*time.Second) // the answer took five
+			w.heard(l, ledger.Answer{}, start.Add(30*time.Second), nil)
+		}},
+		{name: "busy", lease: time.Minute, want: 50 * time.Second, cause: ErrLeaseLost, ping: func(w *Worker, l *lease, start time.Time) {
+			after(start, 30*time.Second)
+			w.heard(l, ledger.Answer{Err: domain.ErrBusy}, start.Add(30*time.Second), nil)
+		}},
+		{name: "canceled_goes_on_to_be_pinged", lease: time.Minute, want: 30 * time.Second, cause: ErrCanceled, ping: func(w *Worker, l *lease, start time.Time) {
+			after(start, 30*time.Second)
+			w.heard(l, ledger.Answer{CancelRequested: true}, start.Add(30*time.Second), nil)
+			if l.lost {
+				t.Error("a canceled job counts as lost")
+			}
+		}},
+		{name: "fenced", lease: time.Minute, want: 20 * time.Second, cause: ErrLeaseLost, ping: func(w *Worker, l *lease, start time.Time) {
+			after(start, 20*time.Second)
+			w.heard(l, ledger.Answer{Err: domain.ErrFenced}, start.Add(20*time.Second), nil)
+		}},
+		{name: "timed_out", lease: time.Minute, want: 20 * time.Second, cause: ErrTimedOut, ping: func(w *Worker, l *lease, start time.Time) {
+			after(start, 20*time.Second)
+			w.heard(l, ledger.Answer{Err: domain.ErrTimedOut}, start.Add(20*time.Second), nil)
+		}},
+		{name: "claimed_too_late", lease: 2 * time.Second, want: 3 * time.Second, cause: ErrLeaseLost},
+		{name: "no_lease_to_lose"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				w, start := idle(t, cfg), time.Now()
+				after(start, 3*time.Second) // the answer of the claim took three
+				l, ctx := running(w, c.lease, start)
+				if c.ping != nil {
+					c.ping(w, l, start)
+				}
+				select {
+				case <-ctx.Done():
+					if got := time.Since(start); got != c.want || context.Cause(ctx) != c.cause {
+						t.Errorf("told to stop after %s: %v, want %s: %v", got, context.Cause(ctx), c.want, c.cause)
+					}
+				case <-time.After(100 * time.Hour):
+					if c.want != 0 {
+						t.Errorf("never told to stop, want %s", c.want)
+					}
+				}
+				w.settle(l)
+				if l.end != nil && l.end.Stop() {
+					t.Error("the timer outlives the lease")
+				}
+			})
+		})
+	}
+}
+
+// TestJudge: what is reported of a run, by what the handler returned and why it was told to stop.
+func TestJudge(t *testing.T) {
+	plain := errors.New("x")
+	for _, c := range []struct {
+		name  string
+		cause error
+		lost  bool
+		err   error
+		want  domain.Verb // "" for nothing
+	}{
+		{"success", nil, false, nil, domain.VerbComplete},
+		{"success_after_cancel", ErrCanceled, false, nil, domain.VerbComplete},
+		{"success_after_the_lease_was_lost", ErrLeaseLost, true, nil, domain.VerbComplete},
+		{"success_after_the_time_out", ErrTimedOut, false, nil, domain.VerbComplete},
+		{"error", nil, false, plain, domain.VerbFail},
+		{"error_after_cancel", ErrCanceled, false, plain, domain.VerbFail},
+		{"error_after_stop", ErrStopping, false, plain, domain.VerbRelease},
+		{"error_when_cut_off", ErrLeaseLost, false, plain, domain.VerbRelease},
+		{"error_when_fenced", ErrLeaseLost, true, plain, ""},
+		{"error_after_the_time_out", ErrTimedOut, false, plain, ""},
+		{"error_after_kill", ErrKilled, false, plain, ""},
+		{"permanent_after_stop", ErrStopping, false, Permanent(plain), domain.VerbFail},
+		{"permanent_after_the_time_out", ErrTimedOut, false, Permanent(plain), ""},
+		{"panic_after_stop", ErrStopping, false, &panicError{}, domain.VerbFail},
+		{"snooze_after_stop", ErrStopping, false, Snooze(0, ""), domain.VerbSnooze},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			w := idle(t, Config{})
+			l, ctx := running(w, 0, time.Now())
+			l.lost = c.lost
+			if c.cause != nil {
+				w.interrupt(l, c.cause)
+			}
+			var got domain.Verb
+			if o := w.judge(ctx, l, nil, c.err); o != nil {
+				got = o.verb
+			}
+			if got != c.want {
+				t.Errorf("reported as %q, want %q", got, c.want)
+			}
+			l.cancel(nil)
+		})
+	}
+}
+
+func TestNoHandlerDelay(t *testing.T) {
+	enqueued := time.Date(2026, 5, 1, 12, 0, 0, 0, time.UTC)
+	for _, c := range []struct {
+		name       string
+		generation int
+		age, want  time.Duration
+	}{
+		{"fresh", 1, 0, time.Second},
+		{"second_round", 2, time.Hour, 2 * time.Second},
+		{"retried_often_before", 20, 8 * time.Second, 4 * time.Second},
+		{"scheduled_long_ago", 1, 1000 * time.Hour, time.Second},
+		{"bounded", 1000, 1000 * time.Hour, time.Minute},
+	} {
+		job := ledger.Claimed{Held: ledger.Held{Generation: c.generation}, EnqueuedAt: enqueued, StartedAt: enqueued.Add(c.age)}
+		if got := noHandlerDelay(job); got != c.want {
+			t.Errorf("%s: put off by %s, want %s", c.name, got, c.want)
+		}
+	}
+}
+
+func TestRoom(t *testing.T) {
+	for _, c := range []struct{ running, ready, reported, want int }{
+		{0, 0, 0, 12}, {10, 2, 0, 0}, {10, 0, 0, 2}, {4, 0, 11, 1}, {0, 0, 12, 0}, {3, 0, 20, 0},
+	} {
+		w := idle(t, Config{Concurrency: 10, Prefetch: 2})
+		w.running, w.ready, w.reported = c.running, make([]*lease, c.ready), c.reported
+		if got := w.room(); got != c.want {
+			t.Errorf("%+v: room for %d", c, got)
+		}
+	}
+}
+
+func TestOneLine(t *testing.T) {
+	for in, want := range map[string]string{
+		"a\nb\x00c\x7f": "a b c ", "\xff": " ", strings.Repeat("ü", 6): strings.Repeat("ü", 5), "": "",
+	} {
+		if got := oneLine(in, 11); got != want {
+			t.Errorf("%q became %q, want %q", in, got, want)
+		}
+	}
+}
+
+// TestOutageIsToldInFewLines: the first error, one every ten seconds, and the end.
+func TestOutageIsToldInFewLines(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var b bytes.Buffer
+		o := outage{log: slog.New(slog.NewTextHandler(&b, nil)), what: "claim"}
+		o.over(t.Context()) // nothing to tell
+		for range 25 {
+			o.failed(t.Context(), errors.New("refused"))
+			<-time.After(time.Second)
+		}
+		o.over(t.Context())
+		o.over(t.Context())
+		if got := strings.Count(b.String(), "claim does not work"); got != 3 {
+			t.Errorf("told %d times of the errors, want 3", got)
+		}
+		if got := strings.Count(b.String(), "claim works again"); got != 1 {
+			t.Errorf("told %d times of the end", got)
+		}
+		stopped, cancel := context.WithCancel(t.Context())
+		cancel()
+		b.Reset()
+		o.failed(stopped, context.Canceled)
+		if b.Len() > 0 {
+			t.Errorf("a stop was told as %s", b.String())
+		}
+	})
+}
+
+// TestConfig: what New refuses, naming the option.
+func TestConfig(t *testing.T) {
+	l, err := ledger.New(nil, ledger.Config{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for field, cfg := range map[string]Config{
+		"name":         {Name: "a\nb"},
+		"tags":         {Tags: []string{"a", "b c"}},
+		"lease":        {Lease: time.Millisecond},
+		"concurrency":  {Concurrency: MaxConcurrency + 1},
+		"prefetch":     {Prefetch: -1},
+		"margin":       {Margin: 31 * time.Second},
+		"ping_every":   {PingEvery: 26 * time.Second},
+		"poll":         {Poll: -1},
+		"reap_every":   {ReapEvery: 2 * time.Hour},
+		"stop_timeout": {StopTimeout: -1},
+		"stop_grace":   {StopGrace: -1},
+	} {
+		var f *domain.FieldError
+		if _, err := New(l, cfg); !errors.As(err, &f) || f.Field != field {
+			t.Errorf("%s: got %v", field, err)
+		}
+	}
+	a, b := idle(t, Config{}), idle(t, Config{})
+	if a.Name() == b.Name() {
+		t.Errorf("two workers have the name %s", a.Name())
+	}
+	if name := defaultName(strings.Repeat("h\n", 300)); domain.CheckText("name", name, domain.MaxActorBytes) != nil {
+		t.Errorf("a long host name gives %q", name)
+	}
+}
