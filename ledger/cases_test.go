@@ -38,7 +38,6 @@ $$`
 // job moves on. It must then write nothing for the generation that it saw.
 func TestCase01_ReaperWithAStaleSnapshot(t *testing.T) {
 	t.Parallel()
-	end := zeroHour.Add(10 * time.Second)
 	for _, c := range []struct {
 		name      string
 		meanwhile func(t *testing.T, l *ledger.Ledger, db *pgtest.DB, held ledger.Held)
@@ -47,14 +46,14 @@ func TestCase01_ReaperWithAStaleSnapshot(t *testing.T) {
 	}{
 		// The lease is closed at its end, so the owner can only be in time if the clock was set back.
 		{"completed", func(t *testing.T, l *ledger.Ledger, db *pgtest.DB, held ledger.Held) {
-			db.SetClock(t, end.Add(-time.Microsecond))
+			db.Advance(t, -time.Microsecond)
 			must(l.Complete(t.Context(), "w", ledger.Completion{Held: held}))(t)
-			db.SetClock(t, end)
+			db.Advance(t, time.Microsecond)
 		}, []domain.EventType{domain.Completed}, domain.Ended},
 		{"pinged", func(t *testing.T, l *ledger.Ledger, db *pgtest.DB, held ledger.Held) {
-			db.SetClock(t, end.Add(-time.Microsecond))
+			db.Advance(t, -time.Microsecond)
 			must(fencedCalls[0].call(t.Context(), l, held))(t)
-			db.SetClock(t, end)
+			db.Advance(t, time.Microsecond)
 		}, []domain.EventType{domain.Pinged}, domain.Running},
 		{"completed_too_late", func(t *testing.T, l *ledger.Ledger, _ *pgtest.DB, held ledger.Held) {
 			if _, err := l.Complete(t.Context(), "w", ledger.Completion{Held: held}); !errors.Is(err, domain.ErrLeaseOver) {
@@ -78,8 +77,8 @@ func TestCase01_ReaperWithAStaleSnapshot(t *testing.T) {
 			l, db := newLedger(t)
 			db.SetClock(t, zeroHour)
 			held := running(t, l, "case1", 10*time.Second, time.Hour)
-			db.SetClock(t, end)
-			must(db.Pool.Exec(t.Context(), gatedClock))(t)
+			db.SetClock(t, zeroHour.Add(10*time.Second))
+			must(db.Pool.Exec(t.Context(), gatedClock))(t) // which only Advance leaves in place
 			reaper, done := gatedReaper(t, db), make(chan error, 1)
 			gate := db.Connect(t)
 			must(gate.Exec(t.Context(), `SELECT pg_advisory_lock($1)`, gateLock))(t)
@@ -244,7 +243,11 @@ func TestCase08_ClockSetBack(t *testing.T) {
 			t.Fatalf("a pinged job was taken back: %+v", a)
 		}
 	}
-	db.Advance(t, 30*time.Second)
+	db.Advance(t, 30*time.Second-time.Microsecond)
+	if a := must(l.Reap(t.Context(), ledger.ReapParams{Actor: "r"}))(t); len(a) != 0 {
+		t.Errorf("a microsecond before the end of the last lease: reaped %+v", a)
+	}
+	db.Advance(t, time.Microsecond)
 	if a := must(l.Reap(t.Context(), ledger.ReapParams{Actor: "r"}))(t); len(a) != 1 || a[0].Event != domain.Reaped {
 		t.Errorf("at the end of the last lease: reaped %+v, want the job", a)
 	}

@@ -114,39 +114,53 @@ func start(c Command) (_ *process, err error) {
 		stdout: &excerpt{limit: c.StdoutLimit},
 		stderr: &excerpt{limit: c.StderrLimit},
 	}
-	p.cmd.Dir, p.cmd.Env, p.cmd.SysProcAttr = c.Dir, c.Env, processAttributes()
-	var theirs []*os.File // the child's ends
-	defer func() {
-		for _, f := range theirs {
-			f.Close()
-		}
-		if err != nil {
-			for _, s := range p.streams {
-				s.ours.Close()
-			}
-		}
-	}()
-	for range 3 {
-		r, w, err := os.Pipe()
-		if err != nil {
+	var pipes pipes
+	defer func() { pipes.close(err != nil) }()
+	var open *os.File
+	if p.guard != nil {
+		if p.cmd, err = gated(c); err != nil {
 			return nil, err
 		}
-		if len(theirs) == 0 {
-			theirs, p.streams = append(theirs, r), append(p.streams, &stream{ours: w})
-		} else {
-			theirs, p.streams = append(theirs, w), append(p.streams, &stream{ours: r})
+		if open, err = pipes.toChild(&p.cmd.ExtraFiles); err != nil {
+			return nil, err
 		}
 	}
-	p.cmd.Stdin, p.cmd.Stdout, p.cmd.Stderr = theirs[0], theirs[1], theirs[2]
+	p.cmd.Dir, p.cmd.Env, p.cmd.SysProcAttr = c.Dir, c.Env, processAttributes()
+	if err := p.connect(&pipes); err != nil {
+		return nil, err
+	}
 	if err := p.cmd.Start(); err != nil {
 		return nil, err
 	}
 	p.group = group{id: p.cmd.Process.Pid, grace: c.Grace}
-	p.guard.add(p.group.id)
+	if p.guard != nil {
+		p.guard.add(p.group.id)
+		_, _ = open.WriteString("\n") // a command that was killed already is waited for as any other
+		open.Close()
+	}
 	p.streams[0].write(bytes.NewReader(c.Stdin))
 	p.streams[1].read(p.stdout)
 	p.streams[2].read(p.stderr)
 	return p, nil
+}
+
+// connect makes the three standard streams.
+func (p *process) connect(pipes *pipes) error {
+	var theirs []*os.File
+	in, err := pipes.toChild(&theirs)
+	if err != nil {
+		return err
+	}
+	p.streams = append(p.streams, &stream{ours: in})
+	for range 2 {
+		out, err := pipes.fromChild(&theirs)
+		if err != nil {
+			return err
+		}
+		p.streams = append(p.streams, &stream{ours: out})
+	}
+	p.cmd.Stdin, p.cmd.Stdout, p.cmd.Stderr = theirs[0], theirs[1], theirs[2]
+	return nil
 }
 
 // stopAfter stops the group when ctx ends, and kills it when kill is closed. The function that it returns waits until

@@ -196,16 +196,6 @@ func fifo(t *testing.T) string {
 	return path
 }
 
-// said waits for what is written to a named pipe.
-func said(t *testing.T, path string) string {
-	t.Helper()
-	text, err := os.ReadFile(path)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return strings.TrimSpace(string(text))
-}
-
 // alive says whether a process runs; one that nobody has reaped doesn't.
 func alive(t *testing.T, pid string) bool {
 	t.Helper()

@@ -9,6 +9,7 @@ import (
 	"os/signal"
 	"runtime"
 	"strconv"
+	"strings"
 	"sync"
 	"syscall"
 )
@@ -20,8 +21,7 @@ const guardEnv = "JOBLEDGER_EXECUTOR_GUARD"
 // however it dies. The kernel's death signal reaches only the first process of a command, and a shell is seldom the one
 // that does the work.
 //
-// It is this very executable, started again, and knows of our end by the end of a pipe. A moment remains between the
-// start of a command and its entry, in which the kernel's signal is all there is.
+// It is this very executable, started again, and knows of our end by the end of a pipe.
 type Guard struct {
 	mu     sync.Mutex
 	cmd    *exec.Cmd
@@ -91,6 +91,22 @@ func (g *Guard) launch() error {
 		fmt.Fprintf(pipe, "%+d\n", id)
 	}
 	return nil
+}
+
+// gate is a shell script that runs its arguments in its place as soon as a line arrives on descriptor 3, and not at all
+// if the pipe ends before: a command must not do anything before the guard knows of it.
+const gate = `read -r _ <&3 || exit 1; exec 3<&-; exec "$@"`
+
+// gated is the command behind the gate. Its first file is to be the gate's pipe.
+func gated(c Command) (*exec.Cmd, error) {
+	path := c.Path
+	if !strings.Contains(path, "/") {
+		var err error
+		if path, err = exec.LookPath(path); err != nil {
+			return nil, err
+		}
+	}
+	return exec.Command("/bin/sh", append([]string{"-c", gate, "sh", path}, c.Args...)...), nil
 }
 
 // add enters a group. A nil Guard guards nothing.

@@ -2,6 +2,7 @@ package executor
 
 import (
 	"fmt"
+	"os"
 	"slices"
 	"strings"
 	"testing"
@@ -51,5 +52,24 @@ func TestGuardIsReplaced(t *testing.T) {
 	}
 	if len(g.groups) != 2 {
 		t.Errorf("it knows of %v", g.groups)
+	}
+}
+
+// A command whose guard could not hear of it any more, because we died in between, does nothing.
+func TestGateThatIsNotOpened(t *testing.T) {
+	t.Parallel()
+	cmd, err := gated(Command{Path: "echo", Args: []string{"was run"}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	r, w, err := os.Pipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer r.Close()
+	w.Close()
+	cmd.ExtraFiles = []*os.File{r}
+	if out, err := cmd.Output(); err == nil || len(out) > 0 {
+		t.Errorf("it printed %q and ended with %v", out, err)
 	}
 }

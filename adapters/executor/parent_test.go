@@ -82,6 +82,15 @@ func TestGuarded(t *testing.T) {
 			t.Errorf("%+v", r)
 		}
 	}
+	if r := run(t, executor.Command{Path: "printf", Args: []string{"%s|", "two words", "$x 'y'"}, Guard: g}); string(r.Stdout) != "two words|$x 'y'|" {
+		t.Errorf("arguments became %q", r.Stdout)
+	}
+	if r := run(t, executor.Command{Path: "sh", Args: []string{"-c", "cat; cat <&3"}, Stdin: []byte("in"), Guard: g}); string(r.Stdout) != "in" || r.Success() {
+		t.Errorf("standard input became %q, and descriptor 3 is open: %t", r.Stdout, r.Success())
+	}
+	if _, err := executor.Run(t.Context(), executor.Command{Path: "no-such-command-here", Guard: g}); err == nil {
+		t.Error("a command that there isn't was started")
+	}
 	g.Close()
 	c := shell("echo done")
 	c.Guard = g // closed: the next command starts another

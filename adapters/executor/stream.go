@@ -1,16 +1,56 @@
 package executor
 
 import (
+	"errors"
 	"fmt"
 	"io"
 	"os"
 	"time"
 	"unicode/utf8"
+
+	"golang.org/x/sys/unix"
 )
 
 // drainTime is how long output that is still in a pipe is read when the group is gone. The end of the pipe comes at
 // once, except where a process that has left the group holds it.
 const drainTime = 200 * time.Millisecond
+
+// pipes are the pipes of a command that is being started.
+type pipes struct{ ours, theirs []*os.File }
+
+// toChild makes a pipe that the child reads.
+func (p *pipes) toChild(theirs *[]*os.File) (ours *os.File, err error) {
+	r, w, err := os.Pipe()
+	return p.add(w, r, theirs), err
+}
+
+// fromChild makes a pipe that the child writes.
+func (p *pipes) fromChild(theirs *[]*os.File) (ours *os.File, err error) {
+	r, w, err := os.Pipe()
+	return p.add(r, w, theirs), err
+}
+
+func (p *pipes) add(ours, their *os.File, theirs *[]*os.File) *os.File {
+	p.ours, p.theirs, *theirs = append(p.ours, ours), append(p.theirs, their), append(*theirs, their)
+	return ours
+}
+
+// close closes the child's ends, which it has by now, and ours too where nothing came of it. Closing no file, where a
+// pipe could not be made, is an error that doesn't matter.
+func (p *pipes) close(failed bool) {
+	for _, f := range p.theirs {
+		f.Close()
+	}
+	for _, f := range p.ours {
+		if failed {
+			f.Close()
+		}
+	}
+}
+
+// maxPipe bounds what is read after that: more than any pipe holds, less than a process that floods it can keep us busy
+// with.
+const maxPipe = 1 << 20
 
 // stream is our end of a pipe and the goroutine at it.
 type stream struct {
@@ -28,7 +68,34 @@ func (s *stream) write(from io.Reader) {
 
 // read collects output until the pipe ends or finish gives up. It never makes the command wait for anything else.
 func (s *stream) read(to io.Writer) {
-	s.run(func() { _, _ = io.Copy(to, s.ours) })
+	s.run(func() {
+		if _, err := io.Copy(to, s.ours); errors.Is(err, os.ErrDeadlineExceeded) {
+			s.readRest(to)
+		}
+	})
+}
+
+// readRest collects what is in the pipe without waiting for more. When the deadline comes, that need not be nothing: on
+// a busy machine this goroutine may have got no turn since the command printed it.
+func (s *stream) readRest(to io.Writer) {
+	_ = s.ours.SetDeadline(time.Time{}) // else nothing would be read
+	conn, err := s.ours.SyscallConn()
+	if err != nil {
+		return
+	}
+	buf := make([]byte, 64<<10)
+	for total := 0; total < maxPipe; {
+		var n int
+		err := conn.Read(func(fd uintptr) bool {
+			n, _ = unix.Read(int(fd), buf) // nothing there, or the end: n says so
+			return true
+		})
+		if err != nil || n <= 0 {
+			return
+		}
+		_, _ = to.Write(buf[:n]) // an excerpt takes everything
+		total += n
+	}
 }
 
 func (s *stream) run(f func()) {

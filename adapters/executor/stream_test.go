@@ -2,8 +2,10 @@ package executor
 
 import (
 	"fmt"
+	"os"
 	"strings"
 	"testing"
+	"time"
 	"unicode/utf8"
 )
 
@@ -50,5 +52,54 @@ func TestExcerptIsBounded(t *testing.T) {
 	}
 	if cap(e.head)+cap(e.tail) > 4*e.limit {
 		t.Errorf("%d bytes are held for a limit of %d", cap(e.head)+cap(e.tail), e.limit)
+	}
+}
+
+// What is in the pipe is not lost if the reader gets its first turn only when its time is over, as on a busy machine.
+func TestStreamThatReadsLate(t *testing.T) {
+	t.Parallel()
+	for _, n := range []int{0, 1, 60_000} {
+		r, w, err := os.Pipe()
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer w.Close() // open to the end, as by a process that has left the group
+		if _, err := w.Write(make([]byte, n)); err != nil {
+			t.Fatal(err)
+		}
+		if err := r.SetDeadline(time.Unix(1, 0)); err != nil {
+			t.Fatal(err)
+		}
+		s, e := &stream{ours: r}, &excerpt{limit: 1 << 20}
+		s.read(e)
+		<-s.done // before finish sets another deadline
+		s.finish()
+		if text, _ := e.bytes(); len(text) != n {
+			t.Errorf("%d bytes of %d were read", len(text), n)
+		}
+	}
+}
+
+// A process that has left the group and floods the pipe doesn't hold us up for ever.
+func TestStreamThatNeverEnds(t *testing.T) {
+	t.Parallel()
+	r, w, err := os.Pipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	flooded := make(chan struct{})
+	go func() {
+		defer close(flooded)
+		for chunk := make([]byte, 4096); err == nil; {
+			_, err = w.Write(chunk) // until the reader's end is closed
+		}
+	}()
+	s, e := &stream{ours: r}, &excerpt{limit: 1 << 10}
+	s.read(e)
+	s.finish()
+	<-flooded
+	w.Close()
+	if _, cut := e.bytes(); cut == 0 {
+		t.Error("nothing was read")
 	}
 }

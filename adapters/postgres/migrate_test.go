@@ -114,6 +114,11 @@ func TestMigrateUp(t *testing.T) {
 		}
 		lives(t, db, "ledger")
 		before := catalogue(t, db, "ledger")
+		for _, line := range before {
+			if strings.HasPrefix(line, "column") && strings.Contains(line, "timestamp without time zone") {
+				t.Errorf("times without a zone are read as any zone: %s", line)
+			}
+		}
 		migrateUp(t, db, "ledger")
 		if d := cmp.Diff(before, catalogue(t, db, "ledger")); d != "" {
 			t.Errorf("the second time changed something:\n%s", d)

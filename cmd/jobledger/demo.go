@@ -66,7 +66,7 @@ func (a *app) demo(ctx context.Context, dir string) (err error) {
 	return a.with(ctx, func(s *session) error {
 		err := demo.Run(ctx, demo.Config{
 			Ledger: s.Ledger, Pool: s.pool, Schema: pgx.Identifier{a.schema}.Sanitize(), Dir: dir, Out: a.stdout,
-			Start: func(name string) (*os.Process, error) { return a.startDemoWorker(name, s.url) },
+			Start: func(name string, stdout *os.File) (*os.Process, error) { return a.startDemoWorker(name, s.url, stdout) },
 		})
 		if err == nil {
 			fmt.Fprintf(a.stdout, "look at it: jobledger jobs list --schema %s%s\n", demoSchema, a.dataDirAgain())
@@ -89,13 +89,13 @@ func dropDemo(ctx context.Context, url string) error {
 }
 
 // startDemoWorker starts this binary as one of the demo's workers. It is ended by the demo.
-func (a *app) startDemoWorker(name, url string) (*os.Process, error) {
+func (a *app) startDemoWorker(name, url string, stdout *os.File) (*os.Process, error) {
 	self, err := os.Executable()
 	if err != nil {
 		return nil, err
 	}
 	cmd := exec.Command(self, "demo", "worker", name, "--database-url", url, "--schema", demoSchema, "--log-level", "error")
-	cmd.Stderr = a.stderr
+	cmd.Stdout, cmd.Stderr = stdout, a.stderr
 	err = cmd.Start()
 	return cmd.Process, err
 }
@@ -107,7 +107,7 @@ func demoWorkerCommand(a *app) *cobra.Command {
 		Hidden: true,
 		Args:   cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			return a.with(cmd.Context(), func(s *session) error { return demo.Work(cmd.Context(), s.Ledger, args[0], a.log) })
+			return a.with(cmd.Context(), func(s *session) error { return demo.Work(cmd.Context(), s.Ledger, args[0], a.log, a.stdout) })
 		},
 	}
 }

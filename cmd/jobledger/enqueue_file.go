@@ -8,7 +8,6 @@ import (
 	"fmt"
 	"io"
 	"os"
-	"time"
 
 	"github.com/schollz/progressbar/v3"
 	"github.com/spf13/cobra"
@@ -74,7 +73,7 @@ type fileEnqueuer struct {
 }
 
 func (e *fileEnqueuer) run(ctx context.Context, in io.Reader) error {
-	defer e.bar.Close()
+	defer endBar(e.bar)
 	lines := bufio.NewReaderSize(in, maxLine)
 	for {
 		line, err := lines.ReadSlice('\n')
@@ -99,7 +98,7 @@ func (e *fileEnqueuer) run(ctx context.Context, in io.Reader) error {
 	if err := e.flush(ctx); err != nil {
 		return err
 	}
-	_ = e.bar.Finish() // a matter of looks
+	endBar(e.bar)
 	if e.json {
 		return nil
 	}
@@ -117,8 +116,7 @@ func (e *fileEnqueuer) add(ctx context.Context, line []byte) error {
 	if len(bytes.TrimSpace(line)) == 0 {
 		return nil
 	}
-	// The reader's buffer is used again; the raw args must not be.
-	p, err := parseLine(bytes.Clone(line))
+	p, err := parseLine(line)
 	if err != nil {
 		return e.culprit(asLine(err))
 	}
@@ -218,18 +216,4 @@ func asLine(err error) error {
 		name = name[len("policy."):]
 	}
 	return &domain.FieldError{Index: field.Index, Field: name, Value: field.Value, Want: field.Want}
-}
-
-// progressBar shows how far something of size steps is, -1 where nobody knows; people at a terminal alone see it.
-func (a *app) progressBar(size int64, what string) *progressbar.ProgressBar {
-	if a.json || !isTerminal(a.stderr) {
-		return progressbar.NewOptions64(size, progressbar.OptionSetVisibility(false), progressbar.OptionSetWriter(io.Discard))
-	}
-	return progressbar.NewOptions64(size,
-		progressbar.OptionSetDescription(what),
-		progressbar.OptionSetWriter(a.stderr),
-		progressbar.OptionSetWidth(30),
-		progressbar.OptionThrottle(100*time.Millisecond),
-		progressbar.OptionClearOnFinish(),
-	)
 }

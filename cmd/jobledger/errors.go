@@ -53,7 +53,8 @@ func (a *app) exit(ctx context.Context, err error) int {
 	if errors.Is(err, syscall.EPIPE) {
 		return exitFailed // nobody reads any more, and so nobody wants to hear of it
 	}
-	if by, ok := context.Cause(ctx).(signaled); ok && errors.Is(err, context.Canceled) {
+	// What a command tells on purpose goes before the signal that ended it.
+	if by, ok := context.Cause(ctx).(signaled); ok && cli == nil {
 		a.tell(by, "")
 		return by.exitCode()
 	}

@@ -87,13 +87,10 @@ func migratePrintCommand(a *app) *cobra.Command {
 	}
 }
 
-// migrating runs f with the URL for migrations: the direct one, if there is one.
+// migrating runs f with the URL for migrations.
 func (a *app) migrating(ctx context.Context, f func(url string) error) error {
-	switch {
-	case a.directURL != "":
-		return f(a.directURL)
-	case !a.private():
-		return f(a.databaseURL)
+	if !a.private() {
+		return f(a.migrationURL(a.databaseURL))
 	}
 	lease, err := embedded.Acquire(ctx, a.pgOptions())
 	if err != nil {

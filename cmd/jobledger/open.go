@@ -38,7 +38,7 @@ func (a *app) open(ctx context.Context) (_ *session, err error) {
 		}
 		s.url = s.lease.URL()
 	}
-	if err := a.fitSchema(ctx, s.url); err != nil {
+	if err := a.fitSchema(ctx, a.migrationURL(s.url)); err != nil {
 		return nil, err
 	}
 	if s.pool, err = postgres.OpenPool(ctx, postgres.PoolConfig{URL: s.url}); err != nil {
@@ -66,6 +66,14 @@ func (a *app) with(ctx context.Context, f func(*session) error) error {
 		return err
 	}
 	return errors.Join(f(s), s.close())
+}
+
+// migrationURL is the URL for migrations: on another's Postgres the direct one, if there is one.
+func (a *app) migrationURL(databaseURL string) string {
+	if a.directURL != "" && !a.private() {
+		return a.directURL
+	}
+	return databaseURL
 }
 
 // fitSchema makes sure that the schema and this binary fit together.

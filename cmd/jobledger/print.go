@@ -11,6 +11,7 @@ import (
 	"unicode"
 	"unicode/utf8"
 
+	"github.com/schollz/progressbar/v3"
 	"golang.org/x/term"
 )
 
@@ -163,4 +164,24 @@ func shellWord(s string) string {
 func isTerminal(w io.Writer) bool {
 	f, ok := w.(*os.File)
 	return ok && term.IsTerminal(int(f.Fd()))
+}
+
+// progressBar shows how far something of size steps is, -1 where nobody knows; people at a terminal alone see it.
+func (a *app) progressBar(size int64, what string) *progressbar.ProgressBar {
+	if a.json || !isTerminal(a.stderr) {
+		return progressbar.NewOptions64(size, progressbar.OptionSetVisibility(false), progressbar.OptionSetWriter(io.Discard))
+	}
+	return progressbar.NewOptions64(size,
+		progressbar.OptionSetDescription(what),
+		progressbar.OptionSetWriter(a.stderr),
+		progressbar.OptionSetWidth(30),
+		progressbar.OptionThrottle(100*time.Millisecond),
+		progressbar.OptionSetSpinnerChangeInterval(0), // else a goroutine draws it, also when we have gone on
+		progressbar.OptionClearOnFinish(),
+	)
+}
+
+// endBar takes the bar off the screen, so that what is printed next stands at the beginning of a line.
+func endBar(bar *progressbar.ProgressBar) {
+	_, _ = bar.Exit(), bar.Clear() // a matter of looks
 }

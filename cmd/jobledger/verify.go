@@ -29,7 +29,7 @@ Exit code 1 at a difference, with a line for each that names the job.`,
 func (a *app) verify(ctx context.Context, s *session) error {
 	bar := a.progressBar(-1, "verify")
 	v, err := s.Read().Verify(ctx, s.pool, func(events int64) { _ = bar.Set64(events) }) // a matter of looks
-	_ = bar.Clear()
+	endBar(bar)
 	if err != nil {
 		return err
 	}

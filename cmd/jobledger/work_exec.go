@@ -43,6 +43,7 @@ func (x *commandRunner) handler(command string) func(context.Context, worker.Job
 			Env:   append(os.Environ(), x.environment(job.Info)...),
 			Stdin: job.Args,
 			Grace: x.grace,
+			Kill:  x.kill,
 			Guard: x.guard,
 		})
 		if err != nil {

@@ -5,6 +5,7 @@ package modeltest
 import (
 	"errors"
 	"fmt"
+	"reflect"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
@@ -109,6 +110,9 @@ func word(a domain.Answer) string {
 
 // same compares what both sides say about the same thing; nil if they agree.
 func same(what string, got, want any) error {
+	if reflect.DeepEqual(got, want) { // the fast way, which nearly all take
+		return nil
+	}
 	if d := cmp.Diff(want, got); d != "" {
 		return fmt.Errorf("%s differs (- domain, + SQL):\n%s", what, d)
 	}

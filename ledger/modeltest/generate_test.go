@@ -167,8 +167,8 @@ func (g *generator) byOwner(verb domain.Verb) call {
 	return c
 }
 
-// lease draws a job and the generation shown for it: in more than half of the cases its own, mostly of a job that the
-// worker holds; else an older one, one that is still to come, or none at all.
+// lease draws a job and the generation shown for it: in more than half of the cases its own, mostly of a
+// job that the worker holds; else an older one, one that is still to come, or none at all.
 func (g *generator) lease(worker string) item {
 	i := item{job: g.job(g.m.ids), after: byPolicy}
 	switch g.ch.pick("generation", 22) {

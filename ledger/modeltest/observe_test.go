@@ -11,73 +11,86 @@ import (
 	"github.com/jobledger/jobledger/ledger"
 )
 
-// observe makes one call and compares the answer and what it left behind with the domain's decision.
-func (g *ground) observe(k call, b *builder) (string, error) {
-	past, texts, err := g.past(b.id)
-	if err != nil {
-		return "", err
-	}
-	before, err := domain.Fold(past)
-	if err != nil {
-		return "", err
-	}
-	if err := g.sameStart(b.id, before); err != nil {
-		return "", err
-	}
-	rest, err := g.snapshot(b.id)
-	if err != nil {
-		return "", err
-	}
-	c, body := k.command(k.items[0]), k.stored(k.items[0])
-	if k.verb == domain.VerbEnqueue {
-		if c, body, err = newModel(g.now).enqueueCommand(k, b.params); err != nil {
-			return "", err
-		}
-	}
-	want, err := domain.Decide(past, c, g.now)
-	if err != nil {
-		return "", err
-	}
-	h := &history{events: past, job: before, bodies: texts}
-	if want.Event.Type != "" && !want.Repeated {
-		if err := newModel(g.now).append(h, want.Event, body); err != nil {
-			return impossible, g.refusedOutright(k, c, b.id, rest)
-		}
-	}
-	got, err := g.answer(k, c, b.id)
-	if err != nil {
-		return "", err
-	}
-	if err := sameReply(k, got, expected(before, h.job, c, want)); err != nil {
-		return "", err
-	}
-	if len(h.events) == len(past) {
-		return word(want), g.unchanged(b.id, rest)
-	}
-	return word(want), g.changed(b.id, rest, h)
+// watched is a job as the last look found it: what the domain makes of its events, and what is stored.
+type watched struct {
+	*history
+	stored snapshot
 }
 
-// sameStart wants the home row to be what the past says before anything is called.
-func (g *ground) sameStart(id uuid.UUID, want domain.Job) error {
-	if want.State == domain.Gone {
-		return nil
+// watch reads a job. Its home row has to be what its events say before anything is called.
+func (g *ground) watch(id uuid.UUID) (*watched, error) {
+	past, texts, err := g.past(id)
+	if err != nil {
+		return nil, err
 	}
-	got, err := g.l.Job(g.ctx, id)
+	w := &watched{history: &history{events: past, bodies: texts}}
+	if w.job, err = domain.Fold(past); err != nil {
+		return nil, err
+	}
+	if w.job.State != domain.Gone {
+		if err := g.atHome(w.job); err != nil {
+			return nil, err
+		}
+	}
+	w.stored, err = g.snapshot(id)
+	return w, err
+}
+
+// atHome compares the home row of a job with what it has to be.
+func (g *ground) atHome(want domain.Job) error {
+	got, err := g.l.Job(g.ctx, want.ID)
 	if err != nil {
 		return err
 	}
 	return sameHome(got, want)
 }
 
+// observe makes one call and compares the answer and what it left behind with the domain's decision.
+func (g *ground) observe(k call, b *builder, w *watched) (string, error) {
+	c, body := k.command(k.items[0]), k.stored(k.items[0])
+	if k.verb == domain.VerbEnqueue {
+		var err error
+		if c, body, err = newModel(g.now).enqueueCommand(k, b.params); err != nil {
+			return "", err
+		}
+	}
+	before, events := w.job, len(w.events)
+	want, err := domain.Decide(w.events, c, g.now)
+	if err != nil {
+		return "", err
+	}
+	if want.Event.Type != "" && !want.Repeated {
+		if err := newModel(g.now).append(w.history, want.Event, body); err != nil {
+			return impossible, g.refusedOutright(k, c, b.id, w)
+		}
+	}
+	got, err := g.answer(k, c, b.id)
+	if err != nil {
+		return "", err
+	}
+	if err := sameReply(k, got, expected(before, w.job, c, want)); err != nil {
+		return "", err
+	}
+	if len(w.events) == events {
+		return word(want), g.unchanged(b.id, w)
+	}
+	return word(want), g.changed(b.id, w)
+}
+
 // impossible is the word for a call whose event no history allows: an enqueue under the id of a job that
 // exists. It has no refusal of its own; the database answers with an error.
 const impossible = "impossible"
 
-func (g *ground) refusedOutright(k call, c domain.Command, id uuid.UUID, before snapshot) error {
+func (g *ground) refusedOutright(k call, c domain.Command, id uuid.UUID, w *watched) error {
 	if got, err := g.answer(k, c, id); err == nil {
 		return fmt.Errorf("answered %+v, want an error", got)
 	}
-	return g.unchanged(id, before)
+	after, err := g.snapshot(id)
+	if err != nil {
+		return err
+	}
+	after.Seq, w.stored.Seq = 0, 0 // a number may be lost with the attempt
+	return same("ledger", after, w.stored)
 }
 
 // past reads a job's events as the domain sees them: what only the database knows is taken out, and a

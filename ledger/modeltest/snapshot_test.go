@@ -10,9 +10,11 @@ import (
 	"github.com/jobledger/jobledger/domain"
 )
 
-// snapshot is the ledger around one job: the job's own row in each home, column by column, and what would
-// show that any other job had changed.
-type snapshot struct{ Own, Others string }
+// snapshot is what is stored about a job, column by column, and how many events the ledger ever got.
+type snapshot struct {
+	Own string
+	Seq int64 // of the newest event of any job
+}
 
 func (g *ground) snapshot(id uuid.UUID) (snapshot, error) {
 	var s snapshot
@@ -23,48 +25,39 @@ SELECT json_build_object(
            'completed', (SELECT json_agg(c) FROM jobledger.job_completed c WHERE c.job_id = $1),
            'events', (SELECT json_agg(e ORDER BY e.version) FROM jobledger.job_event e WHERE e.job_id = $1),
            'bodies', (SELECT json_agg(b ORDER BY b.version) FROM jobledger.job_payload b WHERE b.job_id = $1))::text,
-       json_build_object(
-           'queue', (SELECT ARRAY[count(*), sum(version)] FROM jobledger.job_queue q WHERE q.job_id <> $1),
-           'runtime', (SELECT ARRAY[count(*), sum(version)] FROM jobledger.job_runtime r WHERE r.job_id <> $1),
-           'completed', (SELECT ARRAY[count(*), sum(version)] FROM jobledger.job_completed c WHERE c.job_id <> $1),
-           'events', (SELECT count(*) FROM jobledger.job_event e WHERE e.job_id <> $1),
-           'bodies', (SELECT count(*) FROM jobledger.job_payload b WHERE b.job_id <> $1),
-           'keys', (SELECT count(*) FROM jobledger.idempotency_key))::text`, id).Scan(&s.Own, &s.Others)
+       (SELECT CASE WHEN is_called THEN last_value ELSE 0 END FROM jobledger.job_event_seq)`, id).Scan(&s.Own, &s.Seq)
 	return s, err
 }
 
-// unchanged wants the ledger as it was.
-func (g *ground) unchanged(id uuid.UUID, before snapshot) error {
+// unchanged wants everything as it was, also for other jobs: there is no event.
+func (g *ground) unchanged(id uuid.UUID, w *watched) error {
 	after, err := g.snapshot(id)
 	if err != nil {
 		return err
 	}
-	return same("ledger", after, before)
+	return same("ledger", after, w.stored)
 }
 
-// changed wants the job as the history says, and no other job touched. A refusal may only have raised the
-// version.
-func (g *ground) changed(id uuid.UUID, before snapshot, want *history) error {
-	after, err := g.snapshot(id)
-	if err != nil {
+// changed wants the job as its history says, and the only event to be its own. A refusal may only have
+// raised the version.
+func (g *ground) changed(id uuid.UUID, w *watched) error {
+	before := w.stored
+	var err error
+	if w.stored, err = g.snapshot(id); err != nil {
 		return err
 	}
-	if after.Others != before.Others {
-		return same("other jobs", after.Others, before.Others)
+	if w.stored.Seq != before.Seq+1 {
+		return fmt.Errorf("the ledger got %d events, want 1", w.stored.Seq-before.Seq)
 	}
-	if err := sameEvents(g.ctx, g.db, g.l, id, want.events, want.bodies); err != nil {
+	if err := sameEvents(g.ctx, g.db, g.l, id, w.events, w.bodies); err != nil {
 		return err
 	}
-	got, err := g.l.Job(g.ctx, id)
-	if err != nil {
-		return errors.Join(err, fmt.Errorf("want %+v", want.job))
-	}
-	if last := want.events[len(want.events)-1]; last.Type == domain.Rejected {
-		if err := onlyVersion(before.Own, after.Own); err != nil {
+	if w.events[len(w.events)-1].Type == domain.Rejected {
+		if err := onlyVersion(before.Own, w.stored.Own); err != nil {
 			return err
 		}
 	}
-	return errors.Join(oneHome(after.Own), sameHome(got, want.job))
+	return errors.Join(oneHome(w.stored.Own), g.atHome(w.job))
 }
 
 // rows are a job's home rows as JSON, by home.

@@ -40,12 +40,22 @@ func TestTable(t *testing.T) {
 		}
 	})
 	t.Logf("%d cells\n%s", len(words), printTable(words))
-	if t.Failed() {
+	if len(words) < everyCell() { // a cell failed, or -run chose some verbs only
 		return
 	}
 	for _, problem := range compareLiteral(words) {
 		t.Error(problem)
 	}
+}
+
+// everyCell counts the cells of the whole table.
+func everyCell() (n int) {
+	for _, tr := range domain.Transitions {
+		for _, st := range states {
+			n += len(relationsFor(tr, st.name))
+		}
+	}
+	return n
 }
 
 // tableRelations are what a caller can show. The first four show the job's own generation: other_body with
@@ -101,12 +111,16 @@ func (g *ground) cell(c cell, st state) (string, error) {
 	if b.err != nil {
 		return "", fmt.Errorf("the state cannot be reached: %w", b.err)
 	}
-	k := callFor(c, b)
-	first, err := g.observe(k, b)
+	w, err := g.watch(b.id)
 	if err != nil {
 		return "", err
 	}
-	if _, err := g.observe(k, b); err != nil {
+	k := callFor(c, b)
+	first, err := g.observe(k, b, w)
+	if err != nil {
+		return "", err
+	}
+	if _, err := g.observe(k, b, w); err != nil {
 		return "", fmt.Errorf("the same call again: %w", err)
 	}
 	return first, nil

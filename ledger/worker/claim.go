@@ -18,6 +18,8 @@ import (
 const reasonNoHandler = "no_handler"
 
 const (
+	// claimMost bounds one claim, whose answer holds the args of its jobs.
+	claimMost = 1000
 	// claimTimeout bounds a claim. When its answer is lost the jobs stay claimed until their leases end.
 	claimTimeout = 10 * time.Second
 	// reapOwnEvery bounds how often a claim that came back short reaps its own tags.
@@ -94,7 +96,7 @@ func newBackoff() *backoff.ExponentialBackOff {
 func (w *Worker) room() int {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	return max(0, w.cfg.Concurrency+w.cfg.Prefetch-max(w.running+len(w.ready), w.reported))
+	return min(claimMost, max(0, w.cfg.Concurrency+w.cfg.Prefetch-max(w.running+len(w.ready), w.reported)))
 }
 
 // waitPulse waits until a slot or a lease has become free.

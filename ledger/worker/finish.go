@@ -2,6 +2,7 @@ package worker
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -23,14 +24,28 @@ type outcome struct {
 	reason  string         // snooze
 }
 
+// size is about how many bytes of bodies it has.
+func (o *outcome) size() int {
+	text, _ := o.result.(json.RawMessage)
+	return len(text) + len(o.failure.Error)
+}
+
 // outcomeVerbs are the verbs that end a run. Each has a lane: what has gathered while its last batch
 // was under way is the next batch.
 var outcomeVerbs = []domain.Verb{domain.VerbComplete, domain.VerbFail, domain.VerbRelease, domain.VerbSnooze}
+
+// A batch has at most batchMost outcomes and, unless a single one is larger, batchBytes of bodies: the
+// statement must be done well before the leases end.
+const (
+	batchMost  = 1000
+	batchBytes = 8 << 20
+)
 
 // lane is a queue of outcomes. Those of Worker.lanes are tried once; what fails goes to Worker.slow,
 // which tries again and again, so that one locked row or one bad answer does not hold the others up.
 type lane struct {
 	batches [][]*lease // all leases of a batch have the same verb
+	bytes   int        // of the last batch
 	wake    chan struct{}
 }
 
@@ -57,12 +72,14 @@ func (w *Worker) report(l *lease, o *outcome) {
 // enqueue puts an outcome into the lane of its verb. The caller holds mu.
 func (w *Worker) enqueue(l *lease) {
 	l.calling = true
-	q := w.lanes[l.outcome.verb]
-	if n := len(q.batches); n > 0 && len(q.batches[n-1]) < domain.MaxBatch {
+	q, size := w.lanes[l.outcome.verb], l.outcome.size()
+	if n := len(q.batches); n > 0 && len(q.batches[n-1]) < batchMost && q.bytes+size <= batchBytes {
 		q.batches[n-1] = append(q.batches[n-1], l)
+		q.bytes += size
 		return
 	}
 	q.put([]*lease{l})
+	q.bytes = size
 }
 
 // laneLoop reports what gathers in a lane until ctx ends.
@@ -263,9 +280,11 @@ func (w *Worker) send(ctx context.Context, batch []*lease) ([]ledger.Answer, err
 	return answers, err
 }
 
-// callTimeout bounds a call of pings or outcomes, so that there is time for a second one while the
+// callTimeout bounds a call of pings or outcomes, so that there is time for another one while the
 // leases live.
-func (w *Worker) callTimeout() time.Duration { return min(claimTimeout, w.cfg.Lease/4) }
+func (w *Worker) callTimeout() time.Duration {
+	return min(claimTimeout, max(w.cfg.Lease/4, min(w.cfg.Lease/2, time.Second)))
+}
 
 // answered settles a lease whose outcome the database has decided on.
 func (w *Worker) answered(l *lease, a ledger.Answer) {

@@ -3,8 +3,10 @@ package worker
 import (
 	"bytes"
 	"context"
+	"encoding/json"
 	"errors"
 	"log/slog"
+	"slices"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -191,6 +193,33 @@ func TestRoom(t *testing.T) {
 	}
 }
 
+// TestBatches: what gathers in a lane is one batch, up to a number of jobs and bytes.
+func TestBatches(t *testing.T) {
+	mib := json.RawMessage(strings.Repeat("1", 1<<20))
+	for _, c := range []struct {
+		name   string
+		n      int
+		result json.RawMessage
+		want   []int
+	}{
+		{"few", 3, nil, []int{3}},
+		{"many", 2*batchMost + 1, nil, []int{batchMost, batchMost, 1}},
+		{"large", 10, mib, []int{8, 2}},
+	} {
+		w := idle(t, Config{})
+		for range c.n {
+			w.enqueue(&lease{outcome: &outcome{verb: domain.VerbComplete, result: c.result}})
+		}
+		var got []int
+		for b := w.take(w.lanes[domain.VerbComplete]); b != nil; b = w.take(w.lanes[domain.VerbComplete]) {
+			got = append(got, len(b))
+		}
+		if !slices.Equal(got, c.want) {
+			t.Errorf("%s: batches of %v, want %v", c.name, got, c.want)
+		}
+	}
+}
+
 func TestOneLine(t *testing.T) {
 	for in, want := range map[string]string{
 		"a\nb\x00c\x7f": "a b c ", "\xff": " ", strings.Repeat("ü", 6): strings.Repeat("ü", 5), "": "",
@@ -225,6 +254,27 @@ func TestOutageIsToldInFewLines(t *testing.T) {
 		o.failed(stopped, context.Canceled)
 		if b.Len() > 0 {
 			t.Errorf("a stop was told as %s", b.String())
+		}
+	})
+}
+
+// TestManyJobsAreToldInFewLines: a worker does not flood the log when all its jobs have the same trouble.
+func TestManyJobsAreToldInFewLines(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var b bytes.Buffer
+		w := idle(t, Config{})
+		w.log = slog.New(slog.NewTextHandler(&b, nil))
+		for range tellMost + 7 {
+			w.tell(slog.LevelWarn, "lost", &lease{})
+		}
+		if got := strings.Count(b.String(), "msg=lost"); got != tellMost {
+			t.Errorf("told of %d jobs, want %d", got, tellMost)
+		}
+		<-time.After(tellEvery)
+		b.Reset()
+		w.tell(slog.LevelWarn, "lost", &lease{})
+		if !strings.Contains(b.String(), "lines_left_out_before=7") {
+			t.Errorf("told %s", b.String())
 		}
 	})
 }

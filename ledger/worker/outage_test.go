@@ -3,6 +3,7 @@ package worker_test
 import (
 	"bytes"
 	"context"
+	"errors"
 	"log/slog"
 	"strings"
 	"sync"
@@ -93,18 +94,16 @@ func TestOutage(t *testing.T) {
 		l, db := newLedger(t)
 		p := newProxy(t, db)
 		cfg := brisk()
-		cfg.StopTimeout, cfg.StopGrace = time.Millisecond, time.Millisecond
+		cfg.Lease = time.Second // it tries for so long
 		id := enqueue(t, l, "puppet", nil, nil)
 		w, runs := startPuppet(t, p.Ledger, cfg)
 		r := receive(t, "the run", runs)
 		p.set(closed)
 		r.returns(nil)
-		stopped := make(chan error, 1)
-		go func() { stopped <- w.stop() }()
-		p.forget()
-		receive(t, "a report that fails", p.lost)
-		w.Kill() // else it would try for ten seconds
-		receive(t, "the stop", stopped)
+		var stop *worker.StopError
+		if err := w.stop(); !errors.As(err, &stop) || stop.Unreported != 1 || stop.Abandoned != 0 {
+			t.Errorf("stopped with %v", err)
+		}
 		if job, _ := l.Job(t.Context(), id); job.State != domain.Running {
 			t.Errorf("the job is %s", job.State)
 		}

@@ -10,9 +10,10 @@ import (
 )
 
 const (
-	// flushTimeout bounds how long a stop waits for outcomes to be committed.
+	// flushTimeout bounds how long a stop waits for outcomes to be committed; a lease that is shorter
+	// does, too: behind its end they would be refused.
 	flushTimeout = 10 * time.Second
-	// leaveTimeout bounds the farewell.
+	// leaveTimeout bounds what a stop tells people.
 	leaveTimeout = 2 * time.Second
 )
 
@@ -21,7 +22,7 @@ func (w *Worker) stop(life context.Context) error {
 	w.setState(ledger.Stopping)
 	w.releaseReady()
 	if w.countRunning() > 0 {
-		_ = w.beat(life) // for people to see; an error changes nothing
+		w.announce(life)
 	}
 	if !w.wait(life, w.cfg.StopTimeout, w.idle) {
 		w.interruptAll(ErrStopping)
@@ -31,7 +32,7 @@ func (w *Worker) stop(life context.Context) error {
 		return context.Cause(life)
 	}
 	abandoned := w.abandon()
-	w.wait(life, flushTimeout, w.settled)
+	w.wait(life, min(flushTimeout, w.cfg.Lease), w.settled)
 	if life.Err() != nil {
 		return context.Cause(life)
 	}
@@ -41,6 +42,13 @@ func (w *Worker) stop(life context.Context) error {
 		return &StopError{Abandoned: abandoned, Unreported: unreported}
 	}
 	return nil
+}
+
+// announce shows people at once that the worker stops. It matters to nobody else, so an error is let go.
+func (w *Worker) announce(life context.Context) {
+	ctx, cancel := context.WithTimeout(life, leaveTimeout)
+	defer cancel()
+	_ = w.beat(ctx)
 }
 
 // wait returns true as soon as done does, false after d or when the worker is killed.

@@ -17,8 +17,9 @@
 //   - A lease is in one call at a time, be it a ping or its outcome, so that a worker never competes
 //     with itself.
 //
-// Up to six calls to the database are under way at once. Handlers that hold connections for long
-// should have a pool of their own: a ping that waits for a connection is a late ping.
+// A worker seldom has more than three calls to the database under way at once, and never more than
+// nine. Handlers that hold connections for long should have a pool of their own: a ping that waits for
+// a connection is a late ping.
 package worker
 
 import (

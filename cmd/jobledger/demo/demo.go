@@ -5,6 +5,7 @@ package demo
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -36,8 +37,8 @@ type Config struct {
 	// Dir holds the Go files, one job each.
 	Dir string
 	Out io.Writer
-	// Start starts a worker process of the given name that calls Work.
-	Start func(name string) (*os.Process, error)
+	// Start starts a worker process of the given name that calls Work with its standard output.
+	Start func(name string, stdout *os.File) (*os.Process, error)
 }
 
 // Run does it all and prints what happened. It returns an error if anything is not as it must be: a
@@ -75,6 +76,7 @@ type demo struct {
 type process struct {
 	name string
 	*os.Process
+	started *ids // what its handlers have begun with
 }
 
 // enqueue creates one job per file, some that cannot succeed and some that never end by themselves.
@@ -170,11 +172,15 @@ func (d *demo) cancelWaiting(ctx context.Context) error {
 
 func (d *demo) startWorkers(context.Context) error {
 	for i, name := range []string{"worker-a", "worker-b", "worker-c"} {
-		p, err := d.Start(name)
+		read, write, err := os.Pipe()
 		if err != nil {
 			return fmt.Errorf("start %s: %w", name, err)
 		}
-		d.workers[i] = process{name, p}
+		p, err := d.Start(name, write)
+		if err := errors.Join(err, write.Close()); err != nil {
+			return fmt.Errorf("start %s: %w", name, err)
+		}
+		d.workers[i] = process{name, p, readIDs(read)}
 	}
 	d.say("started %s, %s and %s (processes %d, %d and %d)", d.workers[0].name, d.workers[1].name, d.workers[2].name,
 		d.workers[0].Pid, d.workers[1].Pid, d.workers[2].Pid)
@@ -202,8 +208,9 @@ func (d *demo) killOne(ctx context.Context) error {
 	return nil
 }
 
-// freezeOne stops worker-b while it holds jobs that it has not reported. What it had sent before the
-// signal may still be committed, so it is looked at again until a job is left in its hands.
+// freezeOne stops worker-b while its handlers are at work on jobs. What it had sent before the signal
+// may still be committed, and a claim may still be on its way to it, so it is looked at again until
+// jobs are left in its hands that it had begun with: those it will report, too late.
 func (d *demo) freezeOne(ctx context.Context) error {
 	b := d.workers[1]
 	for {
@@ -213,12 +220,12 @@ func (d *demo) freezeOne(ctx context.Context) error {
 		if err := b.Signal(syscall.SIGSTOP); err != nil {
 			return fmt.Errorf("freeze %s: %w", b.name, err)
 		}
-		n, err := d.holdsFor(ctx, b.name, 200*time.Millisecond)
+		n, err := d.atWork(ctx, b, 200*time.Millisecond)
 		if err != nil {
 			return err
 		}
 		if n > 0 {
-			d.say("froze %s with SIGSTOP; it holds %d jobs, lease %s", b.name, n, lease)
+			d.say("froze %s with SIGSTOP in the middle of %d jobs, lease %s", b.name, n, lease)
 			return nil
 		}
 		if err := b.Signal(syscall.SIGCONT); err != nil {

@@ -43,7 +43,7 @@ func work(name string) error {
 	if err != nil {
 		return err
 	}
-	return demo.Work(ctx, l, name, slog.New(slog.DiscardHandler))
+	return demo.Work(ctx, l, name, slog.New(slog.DiscardHandler), os.Stdout)
 }
 
 // TestDemo runs the whole demo, with real processes and signals, on a part of Go's own sources.
@@ -62,8 +62,9 @@ func TestDemo(t *testing.T) {
 	err = demo.Run(t.Context(), demo.Config{
 		Ledger: l, Pool: db.Pool, Schema: ledger.DefaultSchema, Out: &out,
 		Dir: filepath.Join(strings.TrimSpace(string(root)), "src", "cmd"),
-		Start: func(name string) (*os.Process, error) {
+		Start: func(name string, stdout *os.File) (*os.Process, error) {
 			cmd := exec.Command(os.Args[0])
+			cmd.Stdout = stdout
 			cmd.Env = append(os.Environ(), "DEMO_TEST_WORKER="+name, "DATABASE_URL="+db.URL)
 			err := cmd.Start()
 			return cmd.Process, err

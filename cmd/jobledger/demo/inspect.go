@@ -71,9 +71,9 @@ func inspect(ctx context.Context, path string) (Found, error) {
 	}
 }
 
-// Work is one worker process of the demo: it runs inspect jobs until ctx is done. Leases are short, so
-// that a take-over can be watched.
-func Work(ctx context.Context, l *ledger.Ledger, name string, log *slog.Logger) error {
+// Work is one worker process of the demo: it runs inspect jobs until ctx is done, and writes the id of
+// each job that it starts to out. Leases are short, so that a take-over can be watched.
+func Work(ctx context.Context, l *ledger.Ledger, name string, log *slog.Logger, out io.Writer) error {
 	w, err := worker.New(l, worker.Config{
 		Name: name, Tags: []string{tag}, Concurrency: 32, Lease: lease, PingEvery: lease / 3, Margin: lease / 6,
 		Poll: 100 * time.Millisecond, ReapEvery: time.Second, StopTimeout: 5 * time.Second, Logger: log,
@@ -82,6 +82,7 @@ func Work(ctx context.Context, l *ledger.Ledger, name string, log *slog.Logger) 
 		return err
 	}
 	worker.Handle(w, kind, func(ctx context.Context, job worker.Job[Args]) (Found, error) {
+		fmt.Fprintln(out, job.ID)
 		found, err := inspect(ctx, job.Args.Path)
 		if errors.Is(err, syscall.EISDIR) {
 			return found, worker.Permanent(err)

@@ -1,11 +1,15 @@
 package demo
 
 import (
+	"bufio"
 	"context"
 	"fmt"
+	"io"
 	"strings"
+	"sync"
 	"time"
 
+	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
 )
 
@@ -50,14 +54,54 @@ func (d *demo) holds(ctx context.Context, name string) (int64, error) {
 	return d.count(ctx, `SELECT count(*) FROM {schema}.job_runtime WHERE worker = $1 AND job_id <> ALL ($2)`, name, d.hanging)
 }
 
-// holdsFor is what a worker still holds after a while.
-func (d *demo) holdsFor(ctx context.Context, name string, while time.Duration) (int64, error) {
+// atWork counts, after a while, the jobs that a worker has begun with and still holds.
+func (d *demo) atWork(ctx context.Context, w process, while time.Duration) (int, error) {
 	select {
 	case <-ctx.Done():
 		return 0, context.Cause(ctx)
 	case <-time.After(while):
-		return d.holds(ctx, name)
 	}
+	rows, err := d.Pool.Query(ctx, d.sql(`SELECT job_id FROM {schema}.job_runtime WHERE worker = $1 AND job_id <> ALL ($2)`), w.name, d.hanging)
+	if err != nil {
+		return 0, err
+	}
+	held, err := pgx.CollectRows(rows, pgx.RowTo[uuid.UUID])
+	if err != nil {
+		return 0, err
+	}
+	return w.started.among(held), nil
+}
+
+// ids is what a worker process has written.
+type ids struct {
+	mu   sync.Mutex
+	seen map[string]bool
+}
+
+// readIDs takes up the lines of r until its end.
+func readIDs(r io.ReadCloser) *ids {
+	started := &ids{seen: map[string]bool{}}
+	go func() {
+		defer r.Close()
+		for lines := bufio.NewScanner(r); lines.Scan(); {
+			started.mu.Lock()
+			started.seen[lines.Text()] = true
+			started.mu.Unlock()
+		}
+	}()
+	return started
+}
+
+func (i *ids) among(held []uuid.UUID) int {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	n := 0
+	for _, id := range held {
+		if i.seen[id.String()] {
+			n++
+		}
+	}
+	return n
 }
 
 func (d *demo) count(ctx context.Context, text string, args ...any) (int64, error) {
