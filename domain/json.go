@@ -31,6 +31,14 @@ func CheckJSON(field string, text []byte) error {
 	return nil
 }
 
+// CleanJSON makes valid JSON text storable: escapes that CheckJSON refuses become \ufffd.
+func CleanJSON(text string) string {
+	for i := badEscape(text); i >= 0; i = badEscape(text) {
+		text = text[:i] + `\ufffd` + text[i+6:]
+	}
+	return text
+}
+
 // badEscape returns where the first escape stands that Postgres refuses, -1 if there is none. A
 // backslash is only ever found inside a string, since the text is valid JSON.
 func badEscape(s string) int {

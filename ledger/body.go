@@ -66,7 +66,8 @@ func output(text string, limit int) *string {
 	return &text
 }
 
-// outputJSON is output for results: what is no JSON that can be stored becomes a JSON string.
+// outputJSON is output for results: JSON with escapes that cannot be stored gets substitutes for
+// them, what is no JSON, or too large, becomes a JSON string.
 func outputJSON(v any, limit int) *string {
 	s, err := body("result", v, limit)
 	if err == nil {
@@ -81,7 +82,15 @@ func outputJSON(v any, limit int) *string {
 	case string:
 		text = v
 	default:
-		text = fmt.Sprintf("%+v", v)
+		if b, err := json.Marshal(v); err == nil {
+			text = string(b)
+		} else {
+			text = fmt.Sprintf("%+v", v)
+		}
+	}
+	if len(text) <= limit && utf8.ValidString(text) && json.Valid([]byte(text)) {
+		clean := domain.CleanJSON(text)
+		return &clean
 	}
 	// A JSON string can be up to six times as long as the text in it.
 	clean := output(text, limit/6)

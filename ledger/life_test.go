@@ -2,7 +2,9 @@ package ledger_test
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
+	"math"
 	"testing"
 	"time"
 
@@ -79,6 +81,33 @@ func TestLife(t *testing.T) {
 	}
 	if events := must(l.History(ctx, id))(t); len(events) != 5 || events[4].Type != domain.Rejected {
 		t.Fatalf("history has %d events, want 5 with a rejected one at the end: %+v", len(events), events)
+	}
+	verified(t, l, db)
+}
+
+// TestResultSubstitutes: a job reaches its end whatever its result is, and JSON stays JSON.
+func TestResultSubstitutes(t *testing.T) {
+	t.Parallel()
+	l, db := newLedger(t)
+	ctx := context.Background()
+	for name, c := range map[string]struct {
+		result any
+		want   string
+	}{
+		"nul in a string":       {map[string]string{"a": "x\x00y"}, `{"a":"x\ufffdy"}`},
+		"lone surrogate":        {json.RawMessage(`["\ud800", "\ud83d\ude00"]`), `["\ufffd", "\ud83d\ude00"]`},
+		"literal backslash u":   {json.RawMessage(`"\\u0000"`), `"\\u0000"`},
+		"digits":                {json.RawMessage(`[1e400, 1.10, -0]`), `[1e400, 1.10, -0]`},
+		"no json":               {"a\x00b", `"a` + "\uFFFD" + `b"`},
+		"no utf-8":              {[]byte("a\xffb"), `"a` + "\uFFFD" + `b"`},
+		"what does not marshal": {math.Inf(1), `"+Inf"`},
+	} {
+		id := must(l.Enqueue(ctx, ledger.EnqueueParams{Kind: "k"}))(t).JobID
+		held := must(l.Claim(ctx, ledger.ClaimParams{Worker: "w"}))(t).Jobs[0].Held
+		must(l.Complete(ctx, "w", ledger.Completion{Held: held, Result: c.result}))(t)
+		if got := must(l.Job(ctx, id))(t); string(got.Result) != c.want {
+			t.Errorf("%s: stored %s, want %s", name, got.Result, c.want)
+		}
 	}
 	verified(t, l, db)
 }
