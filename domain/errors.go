@@ -27,6 +27,7 @@ const (
 	RefusedAlive             Refusal = "alive"              // reap: neither lease nor time-out is over
 	RefusedKeyConflict       Refusal = "key_conflict"       // enqueue: the key was used for another kind or payload
 	RefusedKeyBusy           Refusal = "key_busy"           // enqueue: an open transaction holds the key
+	RefusedExists            Refusal = "exists"             // enqueue: the id belongs to a job already
 	RefusedContended         Refusal = "contended"          // the job moved each time it was looked for: try again
 )
 
@@ -42,6 +43,7 @@ var (
 	ErrNotEnded          = errors.New("job has not ended")
 	ErrSucceeded         = errors.New("job ended with success")
 	ErrContended         = errors.New("job moved while it was looked for")
+	ErrExists            = errors.New("job id is taken")
 	ErrKeyConflict       = errors.New("idempotency key was used for another kind or payload")
 	ErrKeyBusy           = errors.New("idempotency key is held by an open transaction")
 )
@@ -70,6 +72,8 @@ func (r Refusal) Err() error {
 		return ErrSucceeded
 	case RefusedContended:
 		return ErrContended
+	case RefusedExists:
+		return ErrExists
 	case RefusedKeyConflict:
 		return ErrKeyConflict
 	case RefusedKeyBusy:

@@ -137,10 +137,12 @@ func setsAttempt(t EventType) bool {
 // refuseState is the first half of every guard: does the job exist, is it in a state that
 // the verb can act on, and, for fenced verbs, does the caller hold it.
 func refuseState(t Transition, j Job, c Command, now time.Time) Refusal {
-	if c.Verb == VerbEnqueue {
+	switch {
+	case c.Verb == VerbEnqueue && j.State == Gone:
 		return ""
-	}
-	if j.State == Gone {
+	case c.Verb == VerbEnqueue:
+		return RefusedExists
+	case j.State == Gone:
 		return RefusedNotFound
 	}
 	if t.Fenced {

@@ -29,7 +29,8 @@ BEGIN
     END IF;
 
     -- ready: what has become due since somebody last looked enters the claim's index. One
-    -- probe per tag when nothing has. This is a hint and no transition.
+    -- probe per tag when nothing has. This is a hint and no transition. It is bounded, the earliest
+    -- due first: when more jobs of a tag than that become due at once, priority holds among those.
     UPDATE job_queue q
     SET ready = true
     FROM (SELECT DISTINCT unnest(claim.tags) AS tag) t

@@ -6,12 +6,6 @@ CREATE OR REPLACE FUNCTION clock() RETURNS timestamptz
 LANGUAGE sql VOLATILE PARALLEL RESTRICTED
 AS $$ SELECT pg_catalog.clock_timestamp() $$;
 
--- body_digest is what an event says about a body. The salt lies beside the body and is erased
--- with it: what remains proves nothing about a short body to somebody who guesses.
-CREATE OR REPLACE FUNCTION body_digest(salt uuid, body text) RETURNS bytea
-LANGUAGE sql STABLE PARALLEL SAFE
-AS $$ SELECT sha256(uuid_send(salt) || convert_to(body, 'UTF8')) $$;
-
 -- new_job_id is a UUIDv7 (RFC 9562): 48 bits of Unix milliseconds, version, 74 random bits.
 CREATE OR REPLACE FUNCTION new_job_id() RETURNS uuid
 LANGUAGE sql VOLATILE

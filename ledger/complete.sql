@@ -14,6 +14,7 @@ AS $$
 DECLARE
     v_done  answer[];
     v_until timestamptz;
+    v_bodies text[] := storable_json(complete.results);
 BEGIN
     PERFORM check_worker(complete.worker, '1 second');
     PERFORM check_fenced(complete.jobs, complete.generations);
@@ -23,7 +24,7 @@ BEGIN
         BEGIN
             WITH input AS MATERIALIZED (
                 SELECT u.job_id, u.generation, u.body, coalesce(u.salt, gen_random_uuid()) AS salt, u.ord::integer
-                FROM unnest(complete.jobs, complete.generations, complete.results, complete.salts) WITH ORDINALITY AS u (job_id, generation, body, salt, ord)
+                FROM unnest(complete.jobs, complete.generations, v_bodies, complete.salts) WITH ORDINALITY AS u (job_id, generation, body, salt, ord)
                 ORDER BY u.job_id, u.ord
             ), guard AS (
                 DELETE FROM job_runtime r
@@ -71,7 +72,7 @@ BEGIN
     RETURN QUERY SELECT * FROM unnest(v_done);
     IF coalesce(cardinality(v_done), 0) < cardinality(complete.jobs) THEN
         RETURN QUERY SELECT * FROM refuse('complete', complete.worker, v_done, complete.jobs, complete.generations,
-                                          complete.results, complete.salts);
+                                          v_bodies, complete.salts);
     END IF;
 END
 $$;

@@ -4,11 +4,14 @@ import (
 	"context"
 	"database/sql"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"time"
 
 	"github.com/google/uuid"
+	"github.com/jackc/pgerrcode"
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
 
 	"github.com/jobledger/jobledger/domain"
 )
@@ -42,7 +45,8 @@ type EnqueueParams struct {
 	Traceparent   string
 	// Origin says where the job comes from. TriggerKind defaults to "api".
 	Origin domain.Origin
-	// ID is the job's id, where the caller must know it beforehand. Default: a new UUIDv7.
+	// ID is the job's id, where the caller must know it beforehand; ErrExists if a job has it already.
+	// Default: a new UUIDv7.
 	ID uuid.UUID
 }
 
@@ -108,7 +112,11 @@ func (l *Ledger) enqueue(ctx context.Context, q querier, jobs []EnqueueParams, o
 		b.policies[i] = id
 	}
 	answers, err := l.call(ctx, q, domain.VerbEnqueue, nil, len(jobs), b.kinds, b.args, b.tags, b.priorities, b.dues, b.delays, b.policies,
-		b.keys, b.ttls, b.facts, b.triggerKinds, b.triggerRefs, b.parents, b.works, b.pins, b.ids, b.salts, nullable(l.cfg.Actor))
+		b.keys, b.ttls, b.facts, b.triggerKinds, b.triggerRefs, b.parents, b.works, b.pins, b.ids, b.salts, nullable(l.cfg.Actor), !b.chosen)
+	var pg *pgconn.PgError
+	if errors.As(err, &pg) && pg.Code == pgerrcode.UniqueViolation {
+		return nil, fmt.Errorf("%w: %w", domain.ErrExists, err) // another transaction took the id at the same time
+	}
 	if err != nil {
 		return nil, err
 	}
@@ -132,6 +140,8 @@ func enqueued(answers []Answer, jobs []EnqueueParams) ([]Enqueued, error) {
 
 // enqueueBatch is a batch as the arrays that enqueue_many takes.
 type enqueueBatch struct {
+	chosen bool // an id came from the caller
+
 	ids, salts           []uuid.UUID
 	kinds, tags          []string
 	priorities, policies []int
@@ -162,6 +172,7 @@ func (b *enqueueBatch) add(p EnqueueParams) error {
 	if err != nil {
 		return err
 	}
+	b.chosen = b.chosen || p.ID != uuid.Nil
 	if p.ID == uuid.Nil {
 		if p.ID, err = uuid.NewV7(); err != nil {
 			return fmt.Errorf("make job id: %w", err)

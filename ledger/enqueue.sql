@@ -3,14 +3,16 @@
 -- no args, policy 1. With a key, the first job that used it is returned again (repeated) when
 -- kind and args are the same; other args refuse the whole batch (key_conflict), and so does a
 -- key that an open transaction holds for longer than five seconds (key_busy): the answers are
--- then the refused elements alone, and nothing is stored.
+-- then the refused elements alone, and nothing is stored. The same goes for an id in jobs that
+-- belongs to a job already (exists); fresh says that all of them were made for this call, and so
+-- need no look into the homes.
 CREATE OR REPLACE FUNCTION enqueue_many(
     kinds text[], args text[] DEFAULT NULL, tags text[] DEFAULT NULL, priorities integer[] DEFAULT NULL,
     scheduled_for timestamptz[] DEFAULT NULL, delays interval[] DEFAULT NULL, policies integer[] DEFAULT NULL,
     keys text[] DEFAULT NULL, key_ttls interval[] DEFAULT NULL, facts text[] DEFAULT NULL,
     trigger_kinds text[] DEFAULT NULL, trigger_refs text[] DEFAULT NULL, parents uuid[] DEFAULT NULL,
     works uuid[] DEFAULT NULL, pins integer[] DEFAULT NULL, jobs uuid[] DEFAULT NULL, salts uuid[] DEFAULT NULL,
-    actor text DEFAULT NULL)
+    actor text DEFAULT NULL, fresh boolean DEFAULT false)
 RETURNS SETOF answer
 LANGUAGE plpgsql
 SET search_path FROM CURRENT
@@ -20,12 +22,21 @@ AS $$
 #variable_conflict use_column
 DECLARE
     v_jobs     uuid[];
+    v_taken    answer[];
     v_keyed    answer[];
     v_store    boolean[];
 BEGIN
     PERFORM check_enqueue(enqueue_many.kinds, enqueue_many.args, enqueue_many.tags, enqueue_many.priorities,
         enqueue_many.scheduled_for, enqueue_many.policies, enqueue_many.facts, enqueue_many.key_ttls, enqueue_many.delays);
     PERFORM check_delays(enqueue_many.delays);
+    IF greatest(cardinality(enqueue_many.args), cardinality(enqueue_many.tags), cardinality(enqueue_many.priorities),
+                cardinality(enqueue_many.scheduled_for), cardinality(enqueue_many.delays), cardinality(enqueue_many.policies),
+                cardinality(enqueue_many.keys), cardinality(enqueue_many.key_ttls), cardinality(enqueue_many.facts),
+                cardinality(enqueue_many.trigger_kinds), cardinality(enqueue_many.trigger_refs), cardinality(enqueue_many.parents),
+                cardinality(enqueue_many.works), cardinality(enqueue_many.pins), cardinality(enqueue_many.jobs),
+                cardinality(enqueue_many.salts)) > cardinality(enqueue_many.kinds) THEN
+        PERFORM refuse_field(cardinality(enqueue_many.kinds) + 1, 'kinds', NULL, 'a kind for each element of the other arrays');
+    END IF;
     PERFORM check_text('key', enqueue_many.keys, 255, true);
     PERFORM check_names('trigger_kind', enqueue_many.trigger_kinds);
     PERFORM check_text('trigger_ref', enqueue_many.trigger_refs, 1024, true);
@@ -34,6 +45,14 @@ BEGIN
 
     SELECT array_agg(coalesce(u.job_id, new_job_id()) ORDER BY u.ord) INTO v_jobs
     FROM unnest(enqueue_many.kinds, enqueue_many.jobs) WITH ORDINALITY AS u (kind, job_id, ord);
+
+    IF enqueue_many.jobs IS NOT NULL AND NOT enqueue_many.fresh THEN
+        SELECT array_agg(t) INTO v_taken FROM taken_ids(enqueue_many.jobs, enqueue_many.keys) t;
+        IF v_taken IS NOT NULL THEN
+            RETURN QUERY SELECT * FROM unnest(v_taken);
+            RETURN;
+        END IF;
+    END IF;
 
     IF array_length(array_remove(enqueue_many.keys, NULL), 1) > 0 THEN
         SELECT array_agg(k) INTO v_keyed
@@ -84,6 +103,21 @@ BEGIN
     FROM due d;
     RETURN QUERY SELECT * FROM unnest(v_keyed);
 END
+$$;
+
+-- taken_ids answers for the ids that belong to a job already, in whichever home it is; no index
+-- spans them. An element that the key of that very job will answer is passed over: it is a replay.
+CREATE OR REPLACE FUNCTION taken_ids(jobs uuid[], keys text[]) RETURNS SETOF answer
+LANGUAGE sql
+SET search_path FROM CURRENT
+SET enable_seqscan = off
+AS $$
+    SELECT u.ord::integer, u.job_id, NULL::text, 'exists', false, h.version, h.generation, h.attempt, NULL::timestamptz, h.lease_until,
+        NULL::timestamptz, h.canceled_by IS NOT NULL, h.outcome
+    FROM unnest(taken_ids.jobs, taken_ids.keys) WITH ORDINALITY AS u (job_id, key, ord)
+    CROSS JOIN LATERAL home(u.job_id) h
+    WHERE u.job_id IS NOT NULL
+        AND NOT EXISTS (SELECT FROM idempotency_key k WHERE k.key = u.key AND k.job_id = u.job_id)
 $$;
 
 -- enqueue creates one job and returns its id: the form for psql, triggers and other languages.
@@ -144,6 +178,11 @@ BEGIN
     WHERE c.field IS NOT NULL
     ORDER BY u.ord
     LIMIT 1;
+    IF FOUND AND bad.field = 'policy_id' AND current_setting('transaction_isolation') <> 'read committed'
+       AND check_enqueue.policies[bad.ord] BETWEEN 1 AND (SELECT last_value FROM policy_policy_id_seq) THEN
+        RAISE EXCEPTION USING ERRCODE = 'serialization_failure', HINT = 'run the whole transaction again',
+            MESSAGE = format('policy %s is newer than the snapshot of this transaction', check_enqueue.policies[bad.ord]);
+    END IF;
     IF FOUND THEN
         PERFORM refuse_field(bad.ord, bad.field, CASE bad.field
             WHEN 'kind' THEN check_enqueue.kinds[bad.ord] WHEN 'tag' THEN check_enqueue.tags[bad.ord]
@@ -166,31 +205,5 @@ BEGIN
     IF FOUND THEN
         PERFORM refuse_field(bad.ord, 'facts', bad.f, 'a JSON object');
     END IF;
-END
-$$;
-
--- check_json refuses the first text that is not JSON or that Postgres could not read back: a
--- NUL escape, or a surrogate without its other half. json_strip_nulls reads every string as the
--- text it means, as jsonb would, which has no room for a number like 1e200000, though. All texts
--- are tried at once; only a batch with a bad one in it is gone through one by one.
-CREATE OR REPLACE FUNCTION check_json(field text, texts text[]) RETURNS void
-LANGUAGE plpgsql
-AS $$
-BEGIN
-    BEGIN
-        PERFORM count(t::json), count(json_strip_nulls(t::json)) FILTER (WHERE position('\u' IN t) > 0)
-        FROM unnest(check_json.texts) t;
-        RETURN;
-    EXCEPTION WHEN data_exception OR program_limit_exceeded OR statement_too_complex THEN
-        NULL;
-    END;
-    FOR i IN 1 .. cardinality(check_json.texts) LOOP
-        BEGIN
-            PERFORM json_strip_nulls(check_json.texts[i]::json);
-        EXCEPTION WHEN data_exception OR program_limit_exceeded OR statement_too_complex THEN
-            PERFORM refuse_field(i, check_json.field, check_json.texts[i],
-                'JSON text without \u0000 and without lone surrogates: ' || SQLERRM);
-        END;
-    END LOOP;
 END
 $$;

@@ -25,7 +25,7 @@ BEGIN
     LOOP
         BEGIN
             WITH input AS MATERIALIZED (
-                SELECT u.job_id, u.generation, coalesce(u.class, 'transient') AS class, u.body, coalesce(u.salt, gen_random_uuid()) AS salt,
+                SELECT u.job_id, u.generation, coalesce(u.class, 'transient') AS class, storable_error(u.body) AS body, coalesce(u.salt, gen_random_uuid()) AS salt,
                     u.delay, coalesce(u.permanent, false) AS permanent, u.ord::integer
                 FROM unnest(fail.jobs, fail.generations, fail.classes, fail.errors, fail.salts, fail.delays, fail.permanent)
                     WITH ORDINALITY AS u (job_id, generation, class, body, salt, delay, permanent, ord)
@@ -97,7 +97,8 @@ BEGIN
 
     RETURN QUERY SELECT * FROM unnest(v_done);
     IF coalesce(cardinality(v_done), 0) < cardinality(fail.jobs) THEN
-        RETURN QUERY SELECT * FROM refuse('fail', fail.worker, v_done, fail.jobs, fail.generations, fail.errors, fail.salts, fail.classes);
+        RETURN QUERY SELECT * FROM refuse('fail', fail.worker, v_done, fail.jobs, fail.generations,
+            (SELECT array_agg(storable_error(u.e) ORDER BY u.ord) FROM unnest(fail.errors) WITH ORDINALITY AS u (e, ord)), fail.salts, fail.classes);
     END IF;
 END
 $$;

@@ -14,6 +14,7 @@
 //	redrive of a job that waits or runs             domain.ErrNotEnded
 //	redrive of a job that ended with success        domain.ErrSucceeded
 //	the job moved ten times while it was looked for domain.ErrContended (try again)
+//	enqueue under an id that a job has already      domain.ErrExists
 //	idempotency key used for another payload        domain.ErrKeyConflict
 //	idempotency key held by an open transaction     domain.ErrKeyBusy (try again)
 //	bad input                                       *domain.FieldError (nothing was stored)
@@ -95,7 +96,7 @@ func (l *Ledger) Read() *projections.Reader { return l.read }
 // statements calls each SQL function by name. {schema} becomes the ledger's schema: the names are
 // qualified because a caller's own transaction has a search_path of its own.
 var statements = map[string]string{
-	"enqueue":       `SELECT * FROM {schema}.enqueue_many($1::text[], $2::text[], $3::text[], $4::int[], $5::timestamptz[], $6::interval[], $7::int[], $8::text[], $9::interval[], $10::text[], $11::text[], $12::text[], $13::uuid[], $14::uuid[], $15::int[], $16::uuid[], $17::uuid[], $18::text)`,
+	"enqueue":       `SELECT * FROM {schema}.enqueue_many($1::text[], $2::text[], $3::text[], $4::int[], $5::timestamptz[], $6::interval[], $7::int[], $8::text[], $9::interval[], $10::text[], $11::text[], $12::text[], $13::uuid[], $14::uuid[], $15::int[], $16::uuid[], $17::uuid[], $18::text, $19::boolean)`,
 	"ensure_policy": `SELECT {schema}.ensure_policy($1::int, $2::interval, $3::int, $4::text, $5::interval, $6::int, $7::interval, $8::int, $9::interval)`,
 	"claim":         `SELECT * FROM {schema}.claim($1::text, $2::text[], $3::int, $4::interval)`,
 	"ping":          `SELECT * FROM {schema}.ping($1::text, $2::uuid[], $3::int[], $4::interval, $5::text[], $6::uuid[])`,

@@ -21,6 +21,7 @@ BEGIN
     v_lease := elapsed(ping.lease);
     PERFORM check_fenced(ping.jobs, ping.generations);
     PERFORM check_text('progress', ping.progress, 4096, false);
+    PERFORM check_json('progress', ping.progress);
     PERFORM pg_current_xact_id();
 
     WITH input AS MATERIALIZED (

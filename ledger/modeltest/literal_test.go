@@ -73,42 +73,42 @@ canceled_after_run         *           .                   fenced*             f
 *                          *           .                   ended*              ended*              .                   .
 `
 
-// A call that shows none. impossible is an enqueue under an id that exists; a claim and a reap that refuse
+// A call that shows none. exists     is an enqueue under an id that exists; a claim and a reap that refuse
 // a job pass it by.
 const unfencedAnswers = `
 state                       generation  enqueue     claim      cancel             reap      redrive
 
 gone                        -           enqueued    not_found  not_found          not_found not_found
 
-fresh_later                 -           impossible  not_due    canceled           not_due   not_ended
-snoozed                     -           impossible  not_due    canceled           not_due   not_ended
-retried                     -           impossible  not_due    canceled           not_due   not_ended
-retried_by_reaper           -           impossible  not_due    canceled           not_due   not_ended
-fresh*                      -           impossible  claimed    canceled           not_due   not_ended
-released                    -           impossible  claimed    canceled           not_due   not_ended
-retried_due                 -           impossible  claimed    canceled           not_due   not_ended
-reaped                      -           impossible  claimed    canceled           not_due   not_ended
-redriven*                   -           impossible  claimed    canceled           not_due   not_ended
+fresh_later                 -           exists      not_due    canceled           not_due   not_ended
+snoozed                     -           exists      not_due    canceled           not_due   not_ended
+retried                     -           exists      not_due    canceled           not_due   not_ended
+retried_by_reaper           -           exists      not_due    canceled           not_due   not_ended
+fresh*                      -           exists      claimed    canceled           not_due   not_ended
+released                    -           exists      claimed    canceled           not_due   not_ended
+retried_due                 -           exists      claimed    canceled           not_due   not_ended
+reaped                      -           exists      claimed    canceled           not_due   not_ended
+redriven*                   -           exists      claimed    canceled           not_due   not_ended
 
 # what was over first is the cause
-lease_over_no_restart_left  -           impossible  not_due    cancel_requested   failed    not_ended
-lease_over_fail             -           impossible  not_due    cancel_requested   failed    not_ended
-lease_over*                 -           impossible  not_due    cancel_requested   reaped    not_ended
-timed_out_last_attempt      -           impossible  not_due    cancel_requested   failed    not_ended
-timed_out*                  -           impossible  not_due    cancel_requested   retried   not_ended
-lease_and_timeout_at_once   -           impossible  not_due    cancel_requested   retried   not_ended
-running*                    -           impossible  not_due    cancel_requested   alive     not_ended
-pinged*                     -           impossible  not_due    cancel_requested   alive     not_ended
-last_attempt                -           impossible  not_due    cancel_requested   alive     not_ended
-no_lease                    -           impossible  not_due    cancel_requested   alive     not_ended
+lease_over_no_restart_left  -           exists      not_due    cancel_requested   failed    not_ended
+lease_over_fail             -           exists      not_due    cancel_requested   failed    not_ended
+lease_over*                 -           exists      not_due    cancel_requested   reaped    not_ended
+timed_out_last_attempt      -           exists      not_due    cancel_requested   failed    not_ended
+timed_out*                  -           exists      not_due    cancel_requested   retried   not_ended
+lease_and_timeout_at_once   -           exists      not_due    cancel_requested   retried   not_ended
+running*                    -           exists      not_due    cancel_requested   alive     not_ended
+pinged*                     -           exists      not_due    cancel_requested   alive     not_ended
+last_attempt                -           exists      not_due    cancel_requested   alive     not_ended
+no_lease                    -           exists      not_due    cancel_requested   alive     not_ended
 
-marked_lease_over           -           impossible  not_due    already_requested  canceled  not_ended
-marked_timed_out            -           impossible  not_due    already_requested  canceled  not_ended
-marked*                     -           impossible  not_due    already_requested  alive     not_ended
+marked_lease_over           -           exists      not_due    already_requested  canceled  not_ended
+marked_timed_out            -           exists      not_due    already_requested  canceled  not_ended
+marked*                     -           exists      not_due    already_requested  alive     not_ended
 
-success*                    -           impossible  ended      ended              ended     succeeded
-failure*                    -           impossible  ended      ended              ended     redriven
-canceled*                   -           impossible  ended      ended              ended     redriven
+success*                    -           exists      ended      ended              ended     succeeded
+failure*                    -           exists      ended      ended              ended     redriven
+canceled*                   -           exists      ended      ended              ended     redriven
 `
 
 // literal is one line of the tables above.

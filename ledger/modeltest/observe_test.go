@@ -61,7 +61,7 @@ func (g *ground) observe(k call, b *builder, w *watched) (string, error) {
 	}
 	if want.Event.Type != "" && !want.Repeated {
 		if err := newModel(g.now).append(w.history, want.Event, body); err != nil {
-			return impossible, g.refusedOutright(k, c, b.id, w)
+			return "", err
 		}
 	}
 	got, err := g.answer(k, c, b.id)
@@ -75,22 +75,6 @@ func (g *ground) observe(k call, b *builder, w *watched) (string, error) {
 		return word(want), g.unchanged(b.id, w)
 	}
 	return word(want), g.changed(b.id, w)
-}
-
-// impossible is the word for a call whose event no history allows: an enqueue under the id of a job that
-// exists. It has no refusal of its own; the database answers with an error.
-const impossible = "impossible"
-
-func (g *ground) refusedOutright(k call, c domain.Command, id uuid.UUID, w *watched) error {
-	if got, err := g.answer(k, c, id); err == nil {
-		return fmt.Errorf("answered %+v, want an error", got)
-	}
-	after, err := g.snapshot(id)
-	if err != nil {
-		return err
-	}
-	after.Seq, w.stored.Seq = 0, 0 // a number may be lost with the attempt
-	return same("ledger", after, w.stored)
 }
 
 // past reads a job's events as the domain sees them: what only the database knows is taken out, and a
@@ -125,6 +109,10 @@ func (g *ground) answer(k call, c domain.Command, id uuid.UUID) (*reply, error) 
 	switch k.verb {
 	case domain.VerbEnqueue:
 		got, err := g.l.EnqueueMany(g.ctx, k.enqueue)
+		var refused *domain.RefusedError
+		if errors.As(err, &refused) && refused.JobID == id {
+			return &reply{Refusal: refused.Refusal}, nil
+		}
 		if err != nil || len(got) != 1 || got[0].JobID != id || got[0].Replayed {
 			return nil, errors.Join(err, fmt.Errorf("enqueue answered %+v", got))
 		}
@@ -156,8 +144,10 @@ func (g *ground) answer(k call, c domain.Command, id uuid.UUID) (*reply, error) 
 func sameReply(k call, got *reply, want reply) error {
 	choosing := k.verb == domain.VerbClaim || k.verb == domain.VerbReap
 	switch {
-	case k.verb == domain.VerbEnqueue:
+	case k.verb == domain.VerbEnqueue && got == nil && want.Refusal == "":
 		return nil
+	case k.verb == domain.VerbEnqueue && got != nil && got.Refusal == want.Refusal:
+		return nil // the Go API tells the reason alone
 	case choosing && want.Refusal != "" && got == nil:
 		return nil
 	case got == nil:
