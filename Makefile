@@ -13,7 +13,7 @@ help: ## this list
 build: ## bin/jobledger
 	$(GO) build -o bin/jobledger ./cmd/jobledger
 
-demo: build ## the main job on real input: three workers, one killed, one frozen; about half a minute
+demo: build ## the main job on real input: three workers, one killed, one frozen; under a minute
 	./bin/jobledger demo
 
 test: ## all tests against a real Postgres; about five minutes on two cores

@@ -14,11 +14,12 @@ const maxLines = 400
 
 var (
 	testFunc  = regexp.MustCompile(`(?m)^func (Test\w+)\(`)
+	localLink = regexp.MustCompile(`\]\(([^):#]+)\)`)
 	namedTest = regexp.MustCompile(`\bTest[A-Z]\w*\*?`)
 )
 
-// TestTidy holds what reviews would otherwise have to look for: every test that a document names exists,
-// tests wait for conditions and not for time, and files stay short.
+// TestTidy holds what reviews would otherwise have to look for: every test and file that a document names
+// exists, tests wait for conditions and not for time, and files stay short.
 func TestTidy(t *testing.T) {
 	t.Parallel()
 	var tests []string
@@ -63,6 +64,11 @@ func TestTidy(t *testing.T) {
 		t.Fatalf("found %d tests and %d documents: the walk is broken", len(tests), len(documents))
 	}
 	for path, text := range documents {
+		for _, m := range localLink.FindAllStringSubmatch(text, -1) {
+			if _, err := os.Stat(filepath.Join(filepath.Dir(path), m[1])); err != nil {
+				t.Errorf("%s links to %s, which does not exist", path, m[1])
+			}
+		}
 		for _, name := range namedTest.FindAllString(text, -1) {
 			if !exists(tests, name) {
 				t.Errorf("%s names %s, which is no test", path, name)

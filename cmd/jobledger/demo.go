@@ -11,7 +11,6 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/spf13/cobra"
 
-	"github.com/jobledger/jobledger/adapters/postgres"
 	"github.com/jobledger/jobledger/adapters/postgres/embedded"
 	"github.com/jobledger/jobledger/cmd/jobledger/demo"
 )
@@ -28,14 +27,18 @@ func demoCommand(a *app) *cobra.Command {
 frozen beyond its lease and thawed, the third takes over; some jobs cannot succeed, some are canceled. In the
 end the ledger's totals are compared with counting the files directly, and the ledger is verified.
 
-It runs on the private Postgres, in the schema ` + demoSchema + `, which it makes anew; about half a minute at most.`,
+It runs on the private Postgres, in the schema ` + demoSchema + `, which it makes anew, and takes less than a minute.`,
 		Example: `  jobledger demo
   jobledger demo --dir ./src
   jobledger jobs list --schema ` + demoSchema + ` --outcome failure`,
 		Args: noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			if cmd.Flags().Changed("database-url") || cmd.Flags().Changed("schema") {
+			switch {
+			case cmd.Flags().Changed("database-url") || cmd.Flags().Changed("schema"):
 				return wrongUse("use --data-dir to choose where", "the demo runs on the private Postgres, in a schema of its own")
+			case a.json:
+				return wrongUse("jobledger demo; the ledger that it leaves has --json: jobledger jobs list --schema "+demoSchema+" --json",
+					"the demo tells a story for people, it has no --json")
 			}
 			a.databaseURL, a.schema = "", demoSchema
 			return a.demo(cmd.Context(), dir)
@@ -60,32 +63,42 @@ func (a *app) demo(ctx context.Context, dir string) (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, lease.Close()) }()
-	if err := dropDemo(ctx, lease.URL()); err != nil {
+	conn, err := aloneWithDemo(ctx, lease.URL())
+	if err != nil {
 		return err
 	}
+	defer func() { err = errors.Join(err, conn.Close(context.WithoutCancel(ctx))) }()
 	return a.with(ctx, func(s *session) error {
 		err := demo.Run(ctx, demo.Config{
 			Ledger: s.Ledger, Pool: s.pool, Schema: pgx.Identifier{a.schema}.Sanitize(), Dir: dir, Out: a.stdout,
 			Start: func(name string, stdout *os.File) (*os.Process, error) { return a.startDemoWorker(name, s.url, stdout) },
 		})
 		if err == nil {
-			fmt.Fprintf(a.stdout, "look at it: jobledger jobs list --schema %s%s\n", demoSchema, a.dataDirAgain())
+			fmt.Fprintf(a.stdout, "look at it: %s jobs list --schema %s%s\n", shellWord(os.Args[0]), demoSchema, a.dataDirAgain())
 		}
 		return err
 	})
 }
 
-// dropDemo drops the ledger of an earlier demo.
-func dropDemo(ctx context.Context, url string) error {
-	pool, err := postgres.OpenPool(ctx, postgres.PoolConfig{URL: url})
+// aloneWithDemo makes sure that no other demo uses the schema, for as long as the connection lives, and
+// drops the ledger of an earlier one.
+func aloneWithDemo(ctx context.Context, url string) (*pgx.Conn, error) {
+	conn, err := pgx.Connect(ctx, url)
 	if err != nil {
-		return err
+		return nil, err
 	}
-	defer pool.Close()
-	if _, err := pool.Exec(ctx, "DROP SCHEMA IF EXISTS "+demoSchema+" CASCADE"); err != nil {
-		return fmt.Errorf("drop the ledger of an earlier demo: %w", err)
+	var alone bool
+	err = conn.QueryRow(ctx, "SELECT pg_try_advisory_lock(hashtextextended('"+demoSchema+"', 0))").Scan(&alone)
+	if err == nil && !alone {
+		err = failed("wait until it has ended, or choose another folder: jobledger demo --data-dir DIR", "another demo runs on this private Postgres")
 	}
-	return nil
+	if err == nil {
+		_, err = conn.Exec(ctx, "DROP SCHEMA IF EXISTS "+demoSchema+" CASCADE")
+	}
+	if err != nil {
+		return nil, errors.Join(err, conn.Close(context.WithoutCancel(ctx)))
+	}
+	return conn, nil
 }
 
 // startDemoWorker starts this binary as one of the demo's workers. It is ended by the demo.

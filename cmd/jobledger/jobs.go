@@ -149,8 +149,10 @@ func detail(now time.Time, j projections.Job) string {
 		return fmt.Sprintf("runs for %s on %s", span(now.Sub(j.StartedAt)), j.Worker)
 	case j.Outcome == domain.Success:
 		return "took " + span(j.EndedAt.Sub(j.StartedAt))
-	case j.Outcome == domain.Failure:
+	case j.Outcome == domain.Failure && (j.Reason == domain.ReasonAttemptsExhausted || j.Reason == domain.ReasonLeaseLost):
 		return fmt.Sprintf("%s (%s)", j.Reason, j.Class)
+	case j.Outcome == domain.Failure:
+		return j.Reason // why the last attempt failed adds nothing to a reason of its own
 	}
 	return "by " + j.CanceledBy + withReason(j.CancelReason)
 }

@@ -139,7 +139,12 @@ func explained(r executor.Result) string {
 }
 
 func (x *commandRunner) tell(ctx context.Context, job worker.Info, r executor.Result) {
-	x.log.LogAttrs(ctx, slog.LevelInfo, "command ended", slog.String("job_id", job.ID.String()), slog.String("kind", job.Kind),
+	attrs := []slog.Attr{slog.String("job_id", job.ID.String()), slog.String("kind", job.Kind),
 		slog.Int("generation", job.Generation), slog.Int("attempt", job.Attempt), slog.String("end", r.String()),
-		slog.Duration("elapsed", r.Elapsed.Round(time.Millisecond)))
+		slog.Duration("elapsed", r.Elapsed.Round(time.Millisecond))}
+	if said := bytes.TrimSpace(r.Stderr); len(said) > 0 {
+		// The last line mostly tells what went wrong; all of it is in the job's error.
+		attrs = append(attrs, slog.String("stderr", clip(inert(string(said[bytes.LastIndexByte(said, '\n')+1:])), 200)))
+	}
+	x.log.LogAttrs(ctx, slog.LevelInfo, "command ended", attrs...)
 }

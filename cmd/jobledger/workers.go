@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"strings"
+	"time"
 
 	"github.com/spf13/cobra"
 )
@@ -11,7 +12,7 @@ import (
 func workersCommand(a *app) *cobra.Command {
 	return &cobra.Command{
 		Use:   "workers",
-		Short: "List the workers that are alive, or were within the last day",
+		Short: "List the workers that have not said goodbye and were seen within the last day",
 		Example: `  jobledger workers
   jobledger workers --json | jq 'select(.seen_ago_seconds > 60)'`,
 		Args: noArgs,
@@ -20,6 +21,10 @@ func workersCommand(a *app) *cobra.Command {
 		},
 	}
 }
+
+// silentAfter is three of the longest intervals at which a worker shows itself: what it said of itself
+// then need not be true any more.
+const silentAfter = 90 * time.Second
 
 func (a *app) listWorkers(ctx context.Context, s *session) error {
 	workers, err := s.Read().Workers(ctx)
@@ -36,7 +41,11 @@ func (a *app) listWorkers(ctx context.Context, s *session) error {
 	}
 	t := newTable(a.stdout, "WORKER", "STATE", "RUNNING", "LEASES", "TAGS", "KINDS", "SEEN", "HOST", "PID")
 	for _, w := range workers {
-		t.row(w.Worker, w.State, fmt.Sprintf("%d/%d", w.Running, w.Slots), fmt.Sprint(w.Leases), clip(strings.Join(w.Tags, ","), 40),
+		state := w.State
+		if w.SeenAgo > silentAfter {
+			state = "silent"
+		}
+		t.row(w.Worker, state, fmt.Sprintf("%d/%d", w.Running, w.Slots), fmt.Sprint(w.Leases), clip(strings.Join(w.Tags, ","), 40),
 			clip(strings.Join(w.Kinds, ","), 40), span(w.SeenAgo)+" ago", clip(w.Host, 40), fmt.Sprint(w.PID))
 	}
 	return t.flush()

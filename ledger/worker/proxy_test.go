@@ -192,14 +192,6 @@ func (p *proxy) note() {
 	}
 }
 
-// forget empties lost: what comes next got lost from now on.
-func (p *proxy) forget() {
-	select {
-	case <-p.lost:
-	default:
-	}
-}
-
 // TestProxy holds what the other tests rely on.
 func TestProxy(t *testing.T) {
 	t.Parallel()

@@ -1,6 +1,7 @@
 package worker
 
 import (
+	"log/slog"
 	"sync/atomic"
 
 	"github.com/jobledger/jobledger/domain"
@@ -43,6 +44,25 @@ func (w *Worker) Stats() Stats {
 		Repeated: c.repeated.Load(), Lost: c.lost.Load(), TimedOut: c.timedOut.Load(), Panics: c.panics.Load(), Pings: c.pings.Load(),
 		Reaped: w.reaper.Reaped(), Running: running, Leases: leases,
 	}
+}
+
+// LogValue is the counters that are not zero, each an attribute of its own.
+func (s Stats) LogValue() slog.Value {
+	var attrs []slog.Attr
+	for _, c := range []struct {
+		name string
+		n    int64
+	}{
+		{"claimed", s.Claimed}, {"succeeded", s.Succeeded}, {"retried", s.Retried}, {"failed", s.Failed}, {"canceled", s.Canceled},
+		{"released", s.Released}, {"snoozed", s.Snoozed}, {"refused", s.Refused}, {"repeated", s.Repeated}, {"lost", s.Lost},
+		{"timed_out", s.TimedOut}, {"panics", s.Panics}, {"pings", s.Pings}, {"reaped", s.Reaped},
+		{"running", int64(s.Running)}, {"leases", int64(s.Leases)},
+	} {
+		if c.n != 0 {
+			attrs = append(attrs, slog.Int64(c.name, c.n))
+		}
+	}
+	return slog.GroupValue(attrs...)
 }
 
 // count notes how the report of an outcome was answered.

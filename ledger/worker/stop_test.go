@@ -1,6 +1,7 @@
 package worker_test
 
 import (
+	"context"
 	"errors"
 	"slices"
 	"testing"
@@ -25,6 +26,9 @@ func TestStop(t *testing.T) {
 		go func() { stopped <- w.stop() }()
 		db.WaitTrue(t, "the worker says that it stops", `SELECT count(*) = 1 FROM jobledger.worker WHERE state = 'stopping' AND running = 1`)
 		late := enqueue(t, l, "puppet", nil, nil)
+		if r.ctx.Err() != nil {
+			t.Errorf("the handler was told to stop: %v", context.Cause(r.ctx))
+		}
 		r.returns(nil)
 		if err := receive(t, "the stop", stopped); err != nil {
 			t.Errorf("stopped with %v", err)
@@ -152,6 +156,26 @@ func TestStop(t *testing.T) {
 		}
 		verified(t, l, db)
 	})
+}
+
+// TestDrainWaits for what is due later, when nothing else is left.
+func TestDrainWaits(t *testing.T) {
+	t.Parallel()
+	l, _ := newLedger(t)
+	cfg := brisk()
+	cfg.Drain = true
+	id := enqueue(t, l, "puppet", nil, func(p *ledger.EnqueueParams) { p.Delay = 200 * time.Millisecond })
+	w, runs := startPuppet(t, l, cfg)
+	select {
+	case r := <-runs:
+		r.returns(nil)
+	case <-w.done:
+		t.Error("Run returned while a job was due later")
+	}
+	receive(t, "the end of Run", w.done)
+	if job, _ := l.Job(t.Context(), id); job.Outcome != domain.Success {
+		t.Errorf("the job is %s", job.State)
+	}
 }
 
 // TestDrain: Run returns by itself once nothing is left, and not before.

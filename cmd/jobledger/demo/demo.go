@@ -86,7 +86,7 @@ func (d *demo) enqueue(ctx context.Context) error {
 		return err
 	}
 	if len(paths) < canceled {
-		return fmt.Errorf("only %d Go files in %s, want at least %d", len(paths), d.Dir, canceled)
+		return fmt.Errorf("only %d Go files below %s, want at least %d", len(paths), d.Dir, canceled)
 	}
 	if d.want, err = directly(ctx, paths); err != nil {
 		return err
@@ -112,8 +112,8 @@ func (d *demo) enqueue(ctx context.Context) error {
 	if d.hanging, err = d.enqueuePipes(ctx); err != nil {
 		return err
 	}
-	d.say("enqueued %d jobs: %d Go files, %d missing paths, 1 folder, %d to be canceled, %d pipes that nobody writes to",
-		d.total, len(paths), missing, canceled, pipes)
+	d.say("enqueued %d jobs: %d Go files below %s, %d missing paths, 1 folder, %d to be canceled, %d pipes that nobody writes to",
+		d.total, len(paths), d.Dir, missing, canceled, pipes)
 	return nil
 }
 
@@ -225,7 +225,7 @@ func (d *demo) freezeOne(ctx context.Context) error {
 			return err
 		}
 		if n > 0 {
-			d.say("froze %s with SIGSTOP in the middle of %d jobs, lease %s", b.name, n, lease)
+			d.say("froze %s with SIGSTOP; it had begun %d of the jobs that it holds, lease %s", b.name, n, lease)
 			return nil
 		}
 		if err := b.Signal(syscall.SIGCONT); err != nil {

@@ -74,7 +74,7 @@ func TestDemo(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, want := range []string{`taken over +[1-9]`, `late completions refused +[1-9]`, `failure \(dead letters\) +4\n`, `canceled +28\n`, `verify: ok`, ` reaped `} {
+	for _, want := range []string{`taken over +[1-9]`, `late completions refused +[1-9]`, `failure \(dead letters\) +4 `, `canceled +28 `, `verify: ok`, ` reaped `} {
 		if !regexp.MustCompile(want).Match(out.Bytes()) {
 			t.Errorf("the demo did not print %q", want)
 		}

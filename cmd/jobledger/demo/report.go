@@ -30,9 +30,20 @@ func (d *demo) report(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	fmt.Fprintf(d.Out, "\n%-26s %d\n%-26s %d\n%-26s %d\n", "success", totals[domain.Success], "failure (dead letters)", totals[domain.Failure],
-		"canceled", totals[domain.Canceled])
-	fmt.Fprintf(d.Out, "%-26s %d\n%-26s %d\n", "taken over", takenOver, "late completions refused", late)
+	fmt.Fprintln(d.Out)
+	for _, line := range []struct {
+		what string
+		n    int64
+		note string
+	}{
+		{"success", int64(totals[domain.Success]), "every Go file once"},
+		{"failure (dead letters)", int64(totals[domain.Failure]), "the missing paths and the folder"},
+		{"canceled", int64(totals[domain.Canceled]), "while waiting, and the pipes while running"},
+		{"taken over", takenOver, "jobs of the killed and the frozen worker, begun or not"},
+		{"late completions refused", late, "what the thawed worker reported"},
+	} {
+		fmt.Fprintf(d.Out, "%-26s %6d   %s\n", line.what, line.n, line.note)
+	}
 	if takenOver == 0 || late == 0 {
 		return fmt.Errorf("%d jobs taken over and %d late completions refused: both must have happened", takenOver, late)
 	}
