@@ -31,16 +31,21 @@ func CheckJSON(field string, text []byte) error {
 	return nil
 }
 
-// CleanJSON makes valid JSON text storable: escapes that CheckJSON refuses become \ufffd.
+// CleanJSON makes valid JSON text storable: escapes that CheckJSON refuses become \ufffd. One pass.
 func CleanJSON(text string) string {
-	for i := badEscape(text); i >= 0; i = badEscape(text) {
-		text = text[:i] + `\ufffd` + text[i+6:]
+	var b strings.Builder
+	rest := text
+	for i := badEscape(rest); i >= 0; i = badEscape(rest) {
+		b.WriteString(rest[:i])
+		b.WriteString(`\ufffd`)
+		rest = rest[i+6:] // behind an escape, so that a backslash there begins one of its own
 	}
-	return text
+	b.WriteString(rest)
+	return b.String()
 }
 
 // badEscape returns where the first escape stands that Postgres refuses, -1 if there is none. A
-// backslash is only ever found inside a string, since the text is valid JSON.
+// backslash is only ever found inside a string, since the text is valid JSON or the rest of it.
 func badEscape(s string) int {
 	for i := 0; i < len(s); i++ {
 		if s[i] != '\\' {

@@ -21,7 +21,8 @@ CREATE OR REPLACE FUNCTION microseconds(i interval) RETURNS bigint
 LANGUAGE sql IMMUTABLE PARALLEL SAFE
 AS $$ SELECT (extract(epoch FROM i) * 1000000)::bigint $$;
 
--- elapsed turns days and months into time on the clock: a day is 24 hours, a month 30 days. Added
+-- elapsed turns days, months and years into time on the clock, as extract(epoch) counts them: a day
+-- is 24 hours, a month 30 days, twelve months 365.25 days. Limits are tested on what it gives. Added
 -- to an instant as they are, they would mean days of the calendar of the session's time zone, which
 -- has some of 23 and 25 hours.
 CREATE OR REPLACE FUNCTION elapsed(i interval) RETURNS interval
@@ -72,8 +73,24 @@ BEGIN
        OR check_worker.worker ~ '[\x01-\x1f\x7f-\x9f]' THEN
         PERFORM refuse_field(1, 'worker', check_worker.worker, '1 to 255 bytes of UTF-8 without control characters');
     END IF;
-    IF check_worker.lease IS NULL OR check_worker.lease NOT BETWEEN '1 second' AND '24 hours' THEN
+    IF check_worker.lease IS NULL OR elapsed(check_worker.lease) NOT BETWEEN '1 second' AND '24 hours' THEN
         PERFORM refuse_field(1, 'lease', check_worker.lease::text, '1s to 24h');
+    END IF;
+END
+$$;
+
+-- check_shape refuses an array that is not plain: its elements are found by their number, from 1. It
+-- may be missing; else it has one element for each of n jobs.
+CREATE OR REPLACE FUNCTION check_shape(field text, elements anyarray, n integer) RETURNS void
+LANGUAGE plpgsql
+AS $$
+BEGIN
+    IF array_ndims(check_shape.elements) > 1 OR array_lower(check_shape.elements, 1) <> 1 THEN
+        PERFORM refuse_field(1, check_shape.field, array_dims(check_shape.elements), 'an array of one dimension that starts at 1');
+    END IF;
+    IF cardinality(check_shape.elements) <> check_shape.n THEN
+        PERFORM refuse_field(least(cardinality(check_shape.elements), check_shape.n) + 1, check_shape.field,
+            cardinality(check_shape.elements) || ' elements', format('one for each of %s jobs', check_shape.n));
     END IF;
 END
 $$;
@@ -84,8 +101,8 @@ LANGUAGE plpgsql
 AS $$
 BEGIN
     PERFORM check_batch(check_fenced.jobs);
-    IF check_fenced.generations IS NULL OR cardinality(check_fenced.generations) <> cardinality(check_fenced.jobs)
-       OR array_position(check_fenced.generations, NULL) IS NOT NULL THEN
+    PERFORM check_shape('generations', check_fenced.generations, cardinality(check_fenced.jobs));
+    IF check_fenced.generations IS NULL OR array_position(check_fenced.generations, NULL) IS NOT NULL THEN
         PERFORM refuse_field(1, 'generations', check_fenced.generations::text, 'one generation for each job');
     END IF;
 END
@@ -96,6 +113,7 @@ CREATE OR REPLACE FUNCTION check_batch(jobs uuid[]) RETURNS void
 LANGUAGE plpgsql
 AS $$
 BEGIN
+    PERFORM check_shape('jobs', check_batch.jobs, cardinality(check_batch.jobs));
     IF check_batch.jobs IS NULL OR array_position(check_batch.jobs, NULL) IS NOT NULL THEN
         PERFORM refuse_field(coalesce(array_position(check_batch.jobs, NULL), 1), 'jobs', NULL, 'job ids, none of them null');
     END IF;
@@ -162,7 +180,7 @@ DECLARE
 BEGIN
     SELECT u.ord::integer AS ord, u.d INTO bad
     FROM unnest(check_delays.delays) WITH ORDINALITY AS u (d, ord)
-    WHERE u.d NOT BETWEEN '0' AND '87600 hours'
+    WHERE elapsed(u.d) NOT BETWEEN '0' AND '87600 hours'
     ORDER BY u.ord
     LIMIT 1;
     IF FOUND THEN

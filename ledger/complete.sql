@@ -14,10 +14,13 @@ AS $$
 DECLARE
     v_done  answer[];
     v_until timestamptz;
-    v_bodies text[] := storable_json(complete.results);
+    v_bodies text[];
 BEGIN
     PERFORM check_worker(complete.worker, '1 second');
     PERFORM check_fenced(complete.jobs, complete.generations);
+    PERFORM check_shape('results', complete.results, cardinality(complete.jobs));
+    PERFORM check_shape('salts', complete.salts, cardinality(complete.jobs));
+    v_bodies := storable_json(complete.results);
     PERFORM pg_current_xact_id();
 
     LOOP

@@ -1,6 +1,7 @@
 package ledger_test
 
 import (
+	"encoding/json"
 	"errors"
 	"strings"
 	"testing"
@@ -129,4 +130,51 @@ func TestLongerArrays(t *testing.T) {
 			t.Errorf("%s: got %v, want JL400", call, err)
 		}
 	}
+}
+
+// TestOddArrays: elements are found by their number, from 1, and there is one for each job. Arrays of
+// another shape would pass the checks unseen.
+func TestOddArrays(t *testing.T) {
+	t.Parallel()
+	l, db := newLedger(t)
+	held := running(t, l, "k", 0, 0)
+	for _, call := range []string{
+		`enqueue_many('{k}', args => '[0:0]={"not json"}'::text[])`,
+		`enqueue_many('{k}', facts => ARRAY[ARRAY['{"labels":{"a":"\u0000"}}']])`,
+		`enqueue_many('[2:2]={k}'::text[])`,
+		`enqueue_many(NULL)`,
+		`complete('w', ARRAY[$1::uuid], '{1}', results => ARRAY[ARRAY['notjson']])`,
+		`complete('w', ARRAY[$1::uuid], '{1}', results => '{1,2}')`,
+		`complete('w', ARRAY[ARRAY[$1::uuid]], '{1}')`,
+		`ping('w', ARRAY[$1::uuid], '{1}', progress => '{1,2}')`,
+		`snooze('w', ARRAY[$1::uuid], '{1}', NULL)`,
+		`fail('w', ARRAY[$1::uuid], '{1}', errors => '[0:0]={x}'::text[])`,
+		`claim('w', '{t}', 1, '-1 year 360 days 1 hour')`,
+		`extend_events(65)`,
+	} {
+		args := []any{held.JobID}
+		if !strings.Contains(call, "$1") {
+			args = nil
+		}
+		_, err := db.Pool.Exec(t.Context(), "SELECT * FROM jobledger."+call, args...)
+		var pg *pgconn.PgError
+		if !errors.As(err, &pg) || pg.Code != "JL400" {
+			t.Errorf("%s: got %v, want JL400", call, err)
+		}
+	}
+	verified(t, l, db)
+}
+
+// TestManySubstitutes: a result of nothing but escapes that cannot be stored is cleaned in one pass; in
+// time that grows with its square it would cost the worker the leases of its other jobs.
+func TestManySubstitutes(t *testing.T) {
+	t.Parallel()
+	l, db := newLedger(t)
+	held := running(t, l, "k", 0, 0)
+	const escapes = 170_000
+	must(l.Complete(t.Context(), "w", ledger.Completion{Held: held, Result: json.RawMessage(`"` + strings.Repeat(`\u0000`, escapes) + `"`)}))(t)
+	if job := must(l.Job(t.Context(), held.JobID))(t); string(job.Result) != `"`+strings.Repeat(`\ufffd`, escapes)+`"` {
+		t.Errorf("stored %.40s (%d bytes)", job.Result, len(job.Result))
+	}
+	verified(t, l, db)
 }

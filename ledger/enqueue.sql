@@ -26,17 +26,29 @@ DECLARE
     v_keyed    answer[];
     v_store    boolean[];
 BEGIN
+    IF enqueue_many.kinds IS NULL THEN
+        PERFORM refuse_field(1, 'kinds', NULL, 'a kind for each job');
+    END IF;
+    PERFORM check_shape('kinds', enqueue_many.kinds, cardinality(enqueue_many.kinds));
+    PERFORM check_shape('args', enqueue_many.args, cardinality(enqueue_many.kinds));
+    PERFORM check_shape('tags', enqueue_many.tags, cardinality(enqueue_many.kinds));
+    PERFORM check_shape('priorities', enqueue_many.priorities, cardinality(enqueue_many.kinds));
+    PERFORM check_shape('scheduled_for', enqueue_many.scheduled_for, cardinality(enqueue_many.kinds));
+    PERFORM check_shape('delays', enqueue_many.delays, cardinality(enqueue_many.kinds));
+    PERFORM check_shape('policies', enqueue_many.policies, cardinality(enqueue_many.kinds));
+    PERFORM check_shape('keys', enqueue_many.keys, cardinality(enqueue_many.kinds));
+    PERFORM check_shape('key_ttls', enqueue_many.key_ttls, cardinality(enqueue_many.kinds));
+    PERFORM check_shape('facts', enqueue_many.facts, cardinality(enqueue_many.kinds));
+    PERFORM check_shape('trigger_kinds', enqueue_many.trigger_kinds, cardinality(enqueue_many.kinds));
+    PERFORM check_shape('trigger_refs', enqueue_many.trigger_refs, cardinality(enqueue_many.kinds));
+    PERFORM check_shape('parents', enqueue_many.parents, cardinality(enqueue_many.kinds));
+    PERFORM check_shape('works', enqueue_many.works, cardinality(enqueue_many.kinds));
+    PERFORM check_shape('pins', enqueue_many.pins, cardinality(enqueue_many.kinds));
+    PERFORM check_shape('jobs', enqueue_many.jobs, cardinality(enqueue_many.kinds));
+    PERFORM check_shape('salts', enqueue_many.salts, cardinality(enqueue_many.kinds));
     PERFORM check_enqueue(enqueue_many.kinds, enqueue_many.args, enqueue_many.tags, enqueue_many.priorities,
         enqueue_many.scheduled_for, enqueue_many.policies, enqueue_many.facts, enqueue_many.key_ttls, enqueue_many.delays);
     PERFORM check_delays(enqueue_many.delays);
-    IF greatest(cardinality(enqueue_many.args), cardinality(enqueue_many.tags), cardinality(enqueue_many.priorities),
-                cardinality(enqueue_many.scheduled_for), cardinality(enqueue_many.delays), cardinality(enqueue_many.policies),
-                cardinality(enqueue_many.keys), cardinality(enqueue_many.key_ttls), cardinality(enqueue_many.facts),
-                cardinality(enqueue_many.trigger_kinds), cardinality(enqueue_many.trigger_refs), cardinality(enqueue_many.parents),
-                cardinality(enqueue_many.works), cardinality(enqueue_many.pins), cardinality(enqueue_many.jobs),
-                cardinality(enqueue_many.salts)) > cardinality(enqueue_many.kinds) THEN
-        PERFORM refuse_field(cardinality(enqueue_many.kinds) + 1, 'kinds', NULL, 'a kind for each element of the other arrays');
-    END IF;
     PERFORM check_text('key', enqueue_many.keys, 255, true);
     PERFORM check_names('trigger_kind', enqueue_many.trigger_kinds);
     PERFORM check_text('trigger_ref', enqueue_many.trigger_refs, 1024, true);
@@ -156,7 +168,7 @@ AS $$
 DECLARE
     bad record;
 BEGIN
-    IF check_enqueue.kinds IS NULL OR cardinality(check_enqueue.kinds) > 10000 THEN
+    IF cardinality(check_enqueue.kinds) > 10000 THEN
         PERFORM refuse_field(1, 'kinds', cardinality(check_enqueue.kinds)::text, 'at most 10000 jobs in one call');
     END IF;
     SELECT u.ord::integer AS ord, c.* INTO bad
@@ -171,7 +183,7 @@ BEGIN
             WHEN u.due NOT BETWEEN '1970-01-01 00:00:00+00' AND '9999-12-31 23:59:59.999999+00' THEN 'scheduled_for'
             WHEN octet_length(u.args) > 1048576 THEN 'args'
             WHEN octet_length(u.facts) > 4096 THEN 'facts'
-            WHEN u.key_ttl NOT BETWEEN '0' AND '87600 hours' THEN 'key_ttl'
+            WHEN elapsed(u.key_ttl) NOT BETWEEN '0' AND '87600 hours' THEN 'key_ttl'
             WHEN u.due IS NOT NULL AND u.delay IS NOT NULL THEN 'delay'
             WHEN u.policy_id IS NOT NULL AND NOT EXISTS (SELECT FROM policy p WHERE p.policy_id = u.policy_id) THEN 'policy_id'
         END AS field) c

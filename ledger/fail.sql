@@ -18,6 +18,11 @@ DECLARE
 BEGIN
     PERFORM check_worker(fail.worker, '1 second');
     PERFORM check_fenced(fail.jobs, fail.generations);
+    PERFORM check_shape('classes', fail.classes, cardinality(fail.jobs));
+    PERFORM check_shape('errors', fail.errors, cardinality(fail.jobs));
+    PERFORM check_shape('salts', fail.salts, cardinality(fail.jobs));
+    PERFORM check_shape('delays', fail.delays, cardinality(fail.jobs));
+    PERFORM check_shape('permanent', fail.permanent, cardinality(fail.jobs));
     PERFORM check_classes(fail.classes);
     PERFORM check_delays(fail.delays);
     PERFORM pg_current_xact_id();

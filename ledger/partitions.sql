@@ -1,9 +1,12 @@
 -- extend_events keeps ahead partitions of 16,777,216 numbers each in front of the highest seq
 -- taken, and returns how many it made. The default partition catches what comes when nobody
--- has called this for too long: nothing is lost then, but it grows without bound.
+-- has called this for too long: nothing is lost then, but it grows without bound. Attaching a
+-- partition locks out the readers of the default one for a moment; it gives up (55P03) rather than
+-- queue behind a long reader, with everybody else behind it.
 CREATE OR REPLACE FUNCTION extend_events(ahead integer DEFAULT 4) RETURNS integer
 LANGUAGE plpgsql
 SET search_path FROM CURRENT
+SET lock_timeout = '200ms'
 AS $$
 DECLARE
     v_size   CONSTANT bigint := 16777216;
@@ -11,6 +14,9 @@ DECLARE
     v_name   text;
     v_made   integer := 0;
 BEGIN
+    IF extend_events.ahead IS NULL OR extend_events.ahead NOT BETWEEN 1 AND 64 THEN
+        PERFORM refuse_field(1, 'ahead', extend_events.ahead::text, '1 to 64');
+    END IF;
     -- One at a time; whoever comes second finds the work done.
     PERFORM pg_advisory_xact_lock(hashtextextended('jobledger extend_events ' || current_schema, 0));
     FOR n IN v_first .. v_first + extend_events.ahead - 1 LOOP

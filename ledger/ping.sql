@@ -20,6 +20,8 @@ BEGIN
     PERFORM check_worker(ping.worker, ping.lease);
     v_lease := elapsed(ping.lease);
     PERFORM check_fenced(ping.jobs, ping.generations);
+    PERFORM check_shape('progress', ping.progress, cardinality(ping.jobs));
+    PERFORM check_shape('salts', ping.salts, cardinality(ping.jobs));
     PERFORM check_text('progress', ping.progress, 4096, false);
     PERFORM check_json('progress', ping.progress);
     PERFORM pg_current_xact_id();

@@ -1,3 +1,16 @@
+-- policy_digest is what stands for a policy in the events of its jobs: SHA-256 over its values in this
+-- order, durations in microseconds.
+CREATE OR REPLACE FUNCTION policy_digest(
+    max_attempts integer, timeout interval, restart_limit integer, on_lost_lease text, backoff_base interval, backoff_factor integer,
+    backoff_cap interval, backoff_jitter integer, stall_after interval)
+RETURNS bytea
+LANGUAGE sql STABLE
+SET search_path FROM CURRENT
+AS $$
+    SELECT sha256(convert_to(concat_ws('|', max_attempts, microseconds(timeout), restart_limit, on_lost_lease, microseconds(backoff_base),
+                  backoff_factor, microseconds(backoff_cap), backoff_jitter, coalesce(microseconds(stall_after), 0)), 'UTF8'))
+$$;
+
 -- ensure_policy returns the id of the policy with these values and adds it if there is none.
 -- Whoever calls it in a transaction of its own must not remember the id before the commit.
 CREATE OR REPLACE FUNCTION ensure_policy(
@@ -10,10 +23,8 @@ SET search_path FROM CURRENT
 AS $$
 #variable_conflict use_column
 DECLARE
-    v_hash bytea := sha256(convert_to(concat_ws('|', ensure_policy.max_attempts, microseconds(ensure_policy.timeout), ensure_policy.restart_limit,
-                  ensure_policy.on_lost_lease, microseconds(ensure_policy.backoff_base), ensure_policy.backoff_factor,
-                  microseconds(ensure_policy.backoff_cap), ensure_policy.backoff_jitter,
-                  coalesce(microseconds(ensure_policy.stall_after), 0)), 'UTF8'));
+    v_hash bytea := policy_digest(ensure_policy.max_attempts, ensure_policy.timeout, ensure_policy.restart_limit, ensure_policy.on_lost_lease,
+                  ensure_policy.backoff_base, ensure_policy.backoff_factor, ensure_policy.backoff_cap, ensure_policy.backoff_jitter, ensure_policy.stall_after);
     v_id   integer;
 BEGIN
     SELECT policy_id INTO v_id FROM policy WHERE digest = v_hash;

@@ -16,6 +16,11 @@ DECLARE
 BEGIN
     PERFORM check_worker(snooze.worker, '1 second');
     PERFORM check_fenced(snooze.jobs, snooze.generations);
+    PERFORM check_shape('delays', snooze.delays, cardinality(snooze.jobs));
+    PERFORM check_shape('reasons', snooze.reasons, cardinality(snooze.jobs));
+    IF snooze.delays IS NULL THEN
+        PERFORM refuse_field(1, 'delays', NULL, 'a delay for each job');
+    END IF;
     PERFORM check_delays(snooze.delays);
     PERFORM check_text('reason', snooze.reasons, 1024, true);
     PERFORM pg_current_xact_id();

@@ -74,10 +74,10 @@ SELECT j.job_id, j.state, j.version, j.generation, j.attempt, j.restarts, j.kind
        coalesce(j.facts, ''), j.enqueued_at, j.changed_at, j.progress_version, j.error_version, j.result_version,
        coalesce(j.worker, ''), j.started_at, j.pinged_at, j.progress_at, j.lease_until, j.timeout_at,
        coalesce(j.canceled_by, ''), coalesce(j.cancel_reason, ''), coalesce(j.outcome, ''), coalesce(j.class, ''), coalesce(j.reason, ''), j.ended_at,
-       p.max_attempts, p.timeout, p.restart_limit, p.on_lost_lease, p.backoff_base, p.backoff_factor, p.backoff_cap, p.backoff_jitter,
-       coalesce(p.stall_after, '0')
+       coalesce(p.max_attempts, 0), coalesce(p.timeout, '0'), coalesce(p.restart_limit, 0), coalesce(p.on_lost_lease, ''), coalesce(p.backoff_base, '0'),
+       coalesce(p.backoff_factor, 0), coalesce(p.backoff_cap, '0'), coalesce(p.backoff_jitter, 0), coalesce(p.stall_after, '0')
 FROM {schema}.job j
-JOIN {schema}.policy p ON p.policy_id = j.policy_id`
+LEFT JOIN {schema}.policy p ON p.policy_id = j.policy_id`
 
 func scanJob(row pgx.CollectableRow) (Job, error) {
 	var j Job

@@ -23,10 +23,19 @@ type Reader struct {
 
 // New returns a Reader of the ledger in schema.
 func New(db Querier, schema string) (*Reader, error) {
-	if schema == "" || len(schema) > 63 || strings.ContainsRune(schema, 0) {
-		return nil, fmt.Errorf("schema %q: want a Postgres identifier of 1 to 63 bytes", schema)
+	if err := CheckSchema(schema); err != nil {
+		return nil, err
 	}
 	return &Reader{db: db, schema: pgx.Identifier{schema}.Sanitize()}, nil
+}
+
+// CheckSchema tests the name of a ledger's schema. Postgres would cut a longer one without a word, and
+// two names that begin alike would be one ledger.
+func CheckSchema(schema string) error {
+	if schema == "" || len(schema) > 63 || strings.ContainsRune(schema, 0) {
+		return fmt.Errorf("schema %q: want a Postgres identifier of 1 to 63 bytes", schema)
+	}
+	return nil
 }
 
 // In returns a Reader of the same ledger on another connection or transaction.

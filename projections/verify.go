@@ -102,6 +102,9 @@ func (v *verifier) run(ctx context.Context) error {
 			v.progress(v.out.Events)
 		}
 	}
+	if err := v.policies(ctx); err != nil {
+		return err
+	}
 	return v.bodies(ctx)
 }
 
@@ -158,25 +161,50 @@ func difference(got, want domain.Job) []string {
 	return out
 }
 
-// bodies computes the digest of every stored body again.
+// bodies computes the digest of every stored body again and looks for the body of every digest.
 func (v *verifier) bodies(ctx context.Context) error {
-	rows, err := v.tx.Query(ctx, v.r.sql(`
-SELECT count(*) FROM {schema}.job_payload`))
+	rows, err := v.tx.Query(ctx, v.r.sql(`SELECT count(*) FROM {schema}.job_payload`))
 	if err != nil {
 		return err
 	}
 	if v.out.Bodies, err = pgx.CollectExactlyOneRow(rows, pgx.RowTo[int64]); err != nil {
 		return err
 	}
-	rows, err = v.tx.Query(ctx, v.r.sql(`
-SELECT b.job_id, b.version, CASE WHEN e.job_id IS NULL THEN 'body without an event'
-                                 WHEN e.digest IS NULL THEN 'body of an event that has no digest'
-                                 ELSE 'body does not match the digest of its event' END
+	return v.findRows(ctx, `
+SELECT coalesce(b.job_id, e.job_id), coalesce(b.version, e.version),
+       CASE WHEN b.job_id IS NULL THEN 'the body of this event is gone'
+            WHEN e.job_id IS NULL THEN 'body without an event'
+            WHEN e.digest IS NULL THEN 'body of an event that has no digest'
+            ELSE 'body does not match the digest of its event' END
 FROM {schema}.job_payload b
-LEFT JOIN {schema}.job_event e ON e.job_id = b.job_id AND e.version = b.version
-WHERE e.digest IS DISTINCT FROM {schema}.body_digest(b.salt, b.body)
-ORDER BY b.job_id, b.version
-LIMIT $1`), MaxFindings+1)
+FULL JOIN (SELECT job_id, version, digest FROM {schema}.job_event) e ON e.job_id = b.job_id AND e.version = b.version
+WHERE (b.job_id IS NOT NULL OR e.digest IS NOT NULL)
+  AND e.digest IS DISTINCT FROM {schema}.body_digest(b.salt, b.body)
+ORDER BY 1, 2
+LIMIT $1`)
+}
+
+// policies compares each policy with its digest, and each job's policy with the digest that stands in
+// its first event: it decides how often and how long the job may run.
+func (v *verifier) policies(ctx context.Context) error {
+	return v.findRows(ctx, `
+SELECT e.job_id, e.version,
+       CASE WHEN p.policy_id IS NULL THEN format('policy %s is missing', e.policy_id)
+            WHEN e.policy_digest IS DISTINCT FROM p.digest THEN format('policy %s is not the one that the job was enqueued with', e.policy_id)
+            ELSE format('policy %s was changed: its values do not match its digest', e.policy_id) END
+FROM {schema}.job_event e
+LEFT JOIN {schema}.policy p ON p.policy_id = e.policy_id
+WHERE e.type = 'enqueued'
+  AND (e.policy_digest IS DISTINCT FROM p.digest
+       OR p.digest IS DISTINCT FROM {schema}.policy_digest(p.max_attempts, p.timeout, p.restart_limit, p.on_lost_lease, p.backoff_base,
+                                                           p.backoff_factor, p.backoff_cap, p.backoff_jitter, p.stall_after))
+ORDER BY e.job_id
+LIMIT $1`)
+}
+
+// findRows adds the findings of a query: job, version and problem.
+func (v *verifier) findRows(ctx context.Context, query string) error {
+	rows, err := v.tx.Query(ctx, v.r.sql(query), MaxFindings+1)
 	if err != nil {
 		return err
 	}

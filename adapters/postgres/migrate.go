@@ -19,6 +19,7 @@ import (
 
 	"github.com/jobledger/jobledger/ledger"
 	"github.com/jobledger/jobledger/migrations"
+	"github.com/jobledger/jobledger/projections"
 )
 
 // migrationTable records which numbered migrations have run; it lies in the ledger's schema.
@@ -54,6 +55,9 @@ func (s Status) Empty() bool { return s.Migration == 0 && s.Functions == 0 }
 // event partitions ahead. It is safe to run twice and by several processes at once; databaseURL
 // must be a direct one, since the migrations hold a session lock.
 func MigrateUp(ctx context.Context, databaseURL, schema string) error {
+	if err := projections.CheckSchema(schema); err != nil {
+		return fmt.Errorf("migrate: %w", err)
+	}
 	db, err := openIn(databaseURL, schema)
 	if err != nil {
 		return fmt.Errorf("migrate: %w", err)

@@ -12,6 +12,7 @@ import (
 
 	"github.com/jobledger/jobledger/adapters/postgres/embedded"
 	"github.com/jobledger/jobledger/ledger"
+	"github.com/jobledger/jobledger/projections"
 )
 
 // app is one call of the program: its streams and global flags.
@@ -70,6 +71,19 @@ func (a *app) settle(cmd *cobra.Command) error {
 	fromEnv(&a.schema, "JOBLEDGER_SCHEMA")
 	if a.schema == "" {
 		a.schema = ledger.DefaultSchema
+	}
+	if err := projections.CheckSchema(a.schema); err != nil {
+		return wrongUse("choose a shorter name: Postgres would cut it, and two ledgers could become one", "--schema: %w", err)
+	}
+	if a.databaseURL != "" {
+		if err := checkURL("the database URL", a.databaseURL); err != nil {
+			return err
+		}
+	}
+	if a.directURL != "" {
+		if err := checkURL("the direct URL", a.directURL); err != nil {
+			return err
+		}
 	}
 	if a.actor == "" {
 		a.actor = osUser()

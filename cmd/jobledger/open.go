@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net/url"
+	"strings"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -136,9 +137,24 @@ func withoutPassword(databaseURL string) string {
 		u.User = url.User(u.User.Username())
 	}
 	query := u.Query()
-	if query.Has("password") {
-		query.Del("password")
-		u.RawQuery = query.Encode()
+	for key := range query {
+		if strings.Contains(strings.ToLower(key), "password") {
+			query.Del(key)
+			u.RawQuery = query.Encode()
+		}
 	}
 	return u.String()
+}
+
+// checkURL refuses a database URL that would be misread, in words of our own: the driver's quote the text, and a
+// password may stand anywhere in it.
+func checkURL(flag, databaseURL string) error {
+	config, err := pgx.ParseConfig(databaseURL)
+	if err != nil {
+		return wrongUse("it looks like postgres://user:password@host:5432/database; write @ : / in a password as %40 %3A %2F", "%s cannot be read", flag)
+	}
+	if strings.Contains(config.Host, "@") {
+		return wrongUse("write @ in a password as %40", "%s has an @ in its host", flag)
+	}
+	return nil
 }

@@ -12,6 +12,7 @@ import (
 	"strings"
 	"sync"
 	"time"
+	"unicode/utf8"
 
 	"github.com/jobledger/jobledger/adapters/executor"
 	"github.com/jobledger/jobledger/domain"
@@ -85,8 +86,8 @@ func resultOf(r executor.Result) any {
 	switch {
 	case len(text) == 0:
 		return nil
-	case domain.CheckJSON("result", text) == nil:
-		return json.RawMessage(text)
+	case len(text) <= domain.MaxArgsBytes && utf8.Valid(text) && json.Valid(text):
+		return json.RawMessage(domain.CleanJSON(string(text)))
 	}
 	quoted := quoteJSON(r.Stdout)
 	if len(quoted) > domain.MaxArgsBytes {

@@ -41,6 +41,7 @@ type Reaper struct {
 const (
 	reapTimeout = 30 * time.Second // bounds one call
 	extendEvery = time.Hour        // how often event partitions are added
+	extendAgain = time.Minute      // and after it could not be done
 )
 
 // NewReaper returns a Reaper on l.
@@ -86,8 +87,11 @@ func (r *Reaper) Run(ctx context.Context) error {
 	for {
 		err := r.all(ctx)
 		if err == nil && time.Since(extended) >= extendEvery {
-			if err = r.extend(ctx); err == nil {
-				extended = time.Now()
+			// A long reader of the events may keep it from it: there are days until it is needed.
+			extended = time.Now()
+			if err := r.extend(ctx); err != nil {
+				extended = extended.Add(extendAgain - extendEvery)
+				r.log.LogAttrs(ctx, slog.LevelDebug, "event partitions must be added later", slog.Any("error", err))
 			}
 		}
 		if ctx.Err() != nil {

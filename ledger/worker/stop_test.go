@@ -106,6 +106,39 @@ func TestStop(t *testing.T) {
 		verified(t, l, db)
 	})
 
+	t.Run("what_returns_while_it_is_released_changes_nothing", func(t *testing.T) {
+		t.Parallel()
+		l, db := newLedger(t)
+		cfg := brisk()
+		cfg.StopTimeout, cfg.StopGrace = time.Millisecond, time.Millisecond
+		w, runs := startPuppet(t, l, cfg)
+		id := enqueue(t, l, "puppet", nil, nil)
+		r := receive(t, "the run", runs)
+		conn := db.Connect(t)
+		if _, err := conn.Exec(t.Context(), `BEGIN; SELECT FROM jobledger.job_runtime FOR UPDATE`); err != nil {
+			t.Fatal(err)
+		}
+		stopped := make(chan error, 1)
+		go func() { stopped <- w.stop() }()
+		db.WaitBlockedBy(t, conn.PgConn().PID(), 1) // by the release
+		r.returns(nil)
+		until(t, "the handler has returned", func() bool { return w.Stats().Running == 0 })
+		if _, err := conn.Exec(t.Context(), `ROLLBACK`); err != nil {
+			t.Fatal(err)
+		}
+		var stop *worker.StopError
+		if err := receive(t, "the stop", stopped); !errors.As(err, &stop) || stop.Abandoned != 1 || stop.Unreported != 0 {
+			t.Errorf("stopped with %v", err)
+		}
+		if _, types := history(t, l, id); !slices.Equal(types, []domain.EventType{"enqueued", "claimed", "released"}) {
+			t.Errorf("history is %v", types)
+		}
+		if s := w.Stats(); s.Released != 1 || s.Refused != 0 {
+			t.Errorf("stats are %+v", s)
+		}
+		verified(t, l, db)
+	})
+
 	t.Run("releases_what_was_prefetched", func(t *testing.T) {
 		t.Parallel()
 		l, db := newLedger(t)
