@@ -38,7 +38,7 @@ func TestWorkOutcome(t *testing.T) {
 		{kind: "no_output", command: "true", outcome: domain.Success},
 		{kind: "no_args", command: "wc -c | tr -d ' '", outcome: domain.Success, result: `0`},
 		{kind: "nul", command: `printf 'a\000b'`, outcome: domain.Success, result: `"a` + "\uFFFD" + `b"`},
-		{kind: "nul_escape", command: `printf '"a\\u0000b"'`, outcome: domain.Success, result: `"\"a\\u0000b\""`},
+		{kind: "nul_escape", command: `printf '"a\\u0000b"'`, outcome: domain.Success, result: `"a\ufffdb"`},
 		{kind: "not_utf8", command: `printf 'a\377b<&>'`, outcome: domain.Success, result: `"a` + "\uFFFD" + `b<&>"`},
 		{kind: "stderr_is_no_result", command: "echo warn >&2; echo '{}'", outcome: domain.Success, result: `{}`},
 		{kind: "args_not_read", command: "exit 0", args: `"` + strings.Repeat("x", 1<<20-2) + `"`, outcome: domain.Success},

@@ -85,8 +85,11 @@ func TestInterrupt(t *testing.T) {
 		cfg := pinging()
 		cfg.Lease, cfg.ReapEvery = 24*time.Hour, time.Hour // nobody reaps unless the worker asks for it
 		cfg.Concurrency = 1
+		claimAll(t, l, "elsewhere", 1)
+		db.Advance(t, time.Minute)
 		w, runs := startPuppet(t, l, cfg)
-		db.WaitTrue(t, "its first look for leases that are over is done", `SELECT count(*) = 1 FROM jobledger.worker WHERE state = 'sleeping'`)
+		until(t, "its reaper has had its first look", func() bool { return w.Stats().Reaped == 1 })
+		db.WaitTrue(t, "its claim loop, too", `SELECT count(*) = 1 FROM jobledger.worker WHERE state = 'sleeping'`)
 		enqueue(t, l, "puppet", nil, nil)
 		r := receive(t, "the run", runs)
 		db.Advance(t, time.Hour)
@@ -98,7 +101,7 @@ func TestInterrupt(t *testing.T) {
 		if err := w.stop(); err != nil {
 			t.Error(err)
 		}
-		if s := w.Stats(); s.TimedOut != 1 || s.Reaped != 1 || s.Failed != 0 {
+		if s := w.Stats(); s.TimedOut != 1 || s.Reaped != 2 || s.Failed != 0 {
 			t.Errorf("stats are %+v", s)
 		}
 		verified(t, l, db)
