@@ -34,12 +34,14 @@ func idle(t *testing.T, cfg Config) *Worker {
 }
 
 // running admits a lease and gives it a handler's context.
-func running(w *Worker, lease time.Duration, sent time.Time) (*lease, context.Context) {
-	w.admit(ledger.Claimed{Held: ledger.Held{JobID: uuid.New(), Generation: 1}, Lease: lease}, sent)
+func running(w *Worker, lasts time.Duration, sent time.Time) (*lease, context.Context) {
+	w.admit(ledger.Claimed{Held: ledger.Held{JobID: uuid.New(), Generation: 1}, Lease: lasts}, sent)
 	ctx, cancel := context.WithCancelCause(context.Background())
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	l := w.ready[0]
+	var l *lease
+	for l = range w.leases { // the only one; it has left w.ready where its end was over on arrival
+	}
 	w.ready = nil
 	l.cancel = cancel
 	if l.cause != nil {
