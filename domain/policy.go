@@ -1,6 +1,7 @@
 package domain
 
 import (
+	"cmp"
 	"crypto/sha256"
 	"encoding/binary"
 	"time"
@@ -19,14 +20,15 @@ const (
 )
 
 // Policy is how a job is retried, timed out and recovered. It is resolved at
-// enqueue and never changes for a job afterwards. The zero value means
-// DefaultPolicy wherever a Policy is a parameter.
+// enqueue and never changes for a job afterwards. Wherever a Policy is a parameter, a zero field
+// means its default.
 type Policy struct {
 	// MaxAttempts is how many attempts may fail before the job is a dead letter. 1 to 1000, default 25.
 	MaxAttempts int
 	// Timeout is how long one attempt may run, counted from its claim. 1 s to 30 days, default 1 h.
 	Timeout time.Duration
-	// RestartLimit is how many lost leases are forgiven; the next one ends the job. 0 to 1000, default 3.
+	// RestartLimit is how many lost leases are forgiven; the next one ends the job. 1 to 1000 or
+	// None, default 3.
 	RestartLimit int
 	// OnLostLease is what happens to the job when its lease is lost. Default Restart.
 	OnLostLease OnLostLease
@@ -37,7 +39,7 @@ type Policy struct {
 	// BackoffCap is the longest delay. At least BackoffBase, at most 30 days, default 10 min.
 	BackoffCap time.Duration
 	// BackoffJitter is the part of the delay, in percent, that is spread evenly: with 20
-	// the delay lies between 80 % and 100 % of the computed one. 0 to 100, default 20.
+	// the delay lies between 80 % and 100 % of the computed one. 1 to 100 or None, default 20.
 	BackoffJitter int
 	// StallAfter is how long a handler may go without reporting progress. 0 (default) means
 	// that progress is not watched, else 1 s to 30 days.
@@ -56,31 +58,33 @@ var DefaultPolicy = Policy{
 	BackoffJitter: 20,
 }
 
-// WithDefaults fills what is zero from DefaultPolicy. RestartLimit, BackoffJitter and
-// StallAfter may be zero on purpose and are filled only in a wholly zero Policy.
+// None as RestartLimit or BackoffJitter of a parameter means 0: no restart, no jitter. Zero itself
+// means the default, as in every other field.
+const None = -1
+
+// WithDefaults resolves a Policy that was given as a parameter: zero fields get their default, None
+// becomes 0. Apply it once: in a resolved policy 0 is a value.
 func (p Policy) WithDefaults() Policy {
-	if p == (Policy{}) {
-		return DefaultPolicy
-	}
-	if p.MaxAttempts == 0 {
-		p.MaxAttempts = DefaultPolicy.MaxAttempts
-	}
-	if p.Timeout == 0 {
-		p.Timeout = DefaultPolicy.Timeout
-	}
-	if p.OnLostLease == "" {
-		p.OnLostLease = DefaultPolicy.OnLostLease
-	}
-	if p.BackoffBase == 0 {
-		p.BackoffBase = DefaultPolicy.BackoffBase
-	}
-	if p.BackoffFactor == 0 {
-		p.BackoffFactor = DefaultPolicy.BackoffFactor
-	}
-	if p.BackoffCap == 0 {
-		p.BackoffCap = max(DefaultPolicy.BackoffCap, p.BackoffBase)
-	}
+	p.MaxAttempts = cmp.Or(p.MaxAttempts, DefaultPolicy.MaxAttempts)
+	p.Timeout = cmp.Or(p.Timeout, DefaultPolicy.Timeout)
+	p.RestartLimit = orNone(p.RestartLimit, DefaultPolicy.RestartLimit)
+	p.OnLostLease = cmp.Or(p.OnLostLease, DefaultPolicy.OnLostLease)
+	p.BackoffBase = cmp.Or(p.BackoffBase, DefaultPolicy.BackoffBase)
+	p.BackoffFactor = cmp.Or(p.BackoffFactor, DefaultPolicy.BackoffFactor)
+	p.BackoffCap = cmp.Or(p.BackoffCap, max(DefaultPolicy.BackoffCap, p.BackoffBase))
+	p.BackoffJitter = orNone(p.BackoffJitter, DefaultPolicy.BackoffJitter)
 	return p
+}
+
+// orNone: 0 is the default, None is 0.
+func orNone(n, byDefault int) int {
+	switch n {
+	case 0:
+		return byDefault
+	case None:
+		return 0
+	}
+	return n
 }
 
 const maxDelay = 30 * 24 * time.Hour

@@ -151,7 +151,7 @@ func TestPolicyValidate(t *testing.T) {
 
 func spans(v ...time.Duration) []time.Duration { return v }
 
-// TestPolicyDefaults: zero fields get the default, but for those where zero says something.
+// TestPolicyDefaults: zero fields get the default; None says zero where that is a value.
 func TestPolicyDefaults(t *testing.T) {
 	t.Parallel()
 	if got := (domain.Policy{}).WithDefaults(); got != domain.DefaultPolicy {
@@ -159,6 +159,11 @@ func TestPolicyDefaults(t *testing.T) {
 	}
 	want := domain.DefaultPolicy
 	want.MaxAttempts, want.RestartLimit, want.BackoffJitter = 7, 0, 0
+	if got := (domain.Policy{MaxAttempts: 7, RestartLimit: domain.None, BackoffJitter: domain.None}).WithDefaults(); got != want {
+		t.Errorf("a policy without restarts and jitter becomes %+v, want %+v", got, want)
+	}
+	want = domain.DefaultPolicy
+	want.MaxAttempts = 7
 	if got := (domain.Policy{MaxAttempts: 7}).WithDefaults(); got != want {
 		t.Errorf("a policy with 7 attempts becomes %+v, want %+v", got, want)
 	}

@@ -136,6 +136,7 @@ func (a *app) enqueueParams(cmd *cobra.Command, kind string, f enqueueFlags) (p 
 		if err := p.Policy.Validate(); err != nil {
 			return p, asFlags(err)
 		}
+		p.Policy.RestartLimit = restartLimit(p.Policy.RestartLimit)
 	}
 	if p.Labels, err = parseLabels(f.labels); err != nil {
 		return p, err
@@ -237,4 +238,12 @@ func lostAnswer(p ledger.EnqueueParams, err error) error {
 func answerLost(err error) bool {
 	var refused *pgconn.PgError
 	return ledger.Retryable(err) && !errors.As(err, &refused) && !errors.Is(err, domain.ErrKeyBusy) && !pgconn.SafeToRetry(err)
+}
+
+// restartLimit is n as the library takes it, where 0 means the default.
+func restartLimit(n int) int {
+	if n == 0 {
+		return domain.None
+	}
+	return n
 }

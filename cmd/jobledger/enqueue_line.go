@@ -82,7 +82,9 @@ func parseLine(line []byte) (ledger.EnqueueParams, error) {
 	case seen["key_ttl"] && !seen["key"]:
 		return p, errors.New("key_ttl: is there without key")
 	case p.Policy != (domain.Policy{}):
-		return p, p.Policy.Validate()
+		err := p.Policy.Validate()
+		p.Policy.RestartLimit = restartLimit(p.Policy.RestartLimit)
+		return p, err
 	}
 	return p, nil
 }

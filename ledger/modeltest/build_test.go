@@ -71,7 +71,7 @@ var states = []state{
 	{"last_attempt", func(b *builder) { b.attempts(1).run() }},
 	{"no_lease", func(b *builder) { b.onLostLease(domain.Reconcile).run().advance(48 * time.Hour) }},
 	{"lease_over", func(b *builder) { b.run().advance(tableLease) }},
-	{"lease_over_no_restart_left", func(b *builder) { b.restarts(0).run().advance(tableLease) }},
+	{"lease_over_no_restart_left", func(b *builder) { b.noRestarts().run().advance(tableLease) }},
 	{"lease_over_fail", func(b *builder) { b.onLostLease(domain.FailIt).run().advance(tableLease) }},
 	{"timed_out", func(b *builder) { b.timeout(5 * time.Second).run().advance(5 * time.Second) }},
 	{"timed_out_last_attempt", func(b *builder) { b.attempts(1).timeout(5 * time.Second).run().advance(5 * time.Second) }},
@@ -80,13 +80,13 @@ var states = []state{
 	{"lease_and_timeout_at_once", func(b *builder) { b.timeout(tableLease).run().advance(tableLease) }},
 	{"marked", func(b *builder) { b.mark() }},
 	{"marked_no_lease", func(b *builder) { b.onLostLease(domain.Reconcile).mark().advance(48 * time.Hour) }},
-	{"marked_lease_over", func(b *builder) { b.restarts(0).mark().advance(tableLease) }},
+	{"marked_lease_over", func(b *builder) { b.noRestarts().mark().advance(tableLease) }},
 	{"marked_timed_out", func(b *builder) { b.attempts(1).timeout(5 * time.Second).mark().advance(5 * time.Second) }},
 	{"success", func(b *builder) { b.run().expect(domain.Completed, b.complete) }},
 	{"success_marked", func(b *builder) { b.mark().expect(domain.Completed, b.complete) }},
 	{"failure", func(b *builder) { b.run().expect(domain.Failed, b.failForGood) }},
 	{"failure_attempts", func(b *builder) { b.attempts(1).run().expect(domain.Failed, b.fail) }},
-	{"failure_by_reaper", func(b *builder) { b.restarts(0).run().advance(tableLease).expect(domain.Failed, b.reap) }},
+	{"failure_by_reaper", func(b *builder) { b.noRestarts().run().advance(tableLease).expect(domain.Failed, b.reap) }},
 	{"canceled", func(b *builder) { b.mark().expect(domain.CanceledEvent, b.fail) }},
 	{"canceled_by_release", func(b *builder) { b.mark().expect(domain.CanceledEvent, b.release) }},
 	{"canceled_by_reaper", func(b *builder) { b.mark().advance(tableLease).expect(domain.CanceledEvent, b.reap) }},
@@ -98,7 +98,7 @@ var states = []state{
 }
 
 func (b *builder) attempts(n int) *builder { b.params.Policy.MaxAttempts = n; return b }
-func (b *builder) restarts(n int) *builder { b.params.Policy.RestartLimit = n; return b }
+func (b *builder) noRestarts() *builder    { b.params.Policy.RestartLimit = domain.None; return b }
 
 func (b *builder) timeout(d time.Duration) *builder { b.params.Policy.Timeout = d; return b }
 

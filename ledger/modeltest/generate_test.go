@@ -49,7 +49,7 @@ var (
 // time-outs before, at and after the end of a lease.
 var policies = []domain.Policy{
 	{},
-	{MaxAttempts: 1, Timeout: 20 * time.Second, RestartLimit: 0, BackoffBase: time.Second},
+	{MaxAttempts: 1, Timeout: 20 * time.Second, RestartLimit: domain.None, BackoffBase: time.Second, BackoffJitter: domain.None},
 	{MaxAttempts: 2, Timeout: 5 * time.Second, RestartLimit: 1, BackoffBase: time.Second, BackoffFactor: 300, BackoffJitter: 50},
 	{MaxAttempts: 3, Timeout: 10 * time.Second, RestartLimit: 2, BackoffBase: 10 * time.Millisecond, BackoffCap: 15 * time.Millisecond, BackoffJitter: 100},
 	{MaxAttempts: 3, Timeout: 7 * time.Second, RestartLimit: 2, OnLostLease: domain.FailIt, BackoffBase: 2 * time.Second},
