@@ -43,7 +43,11 @@ func (l *Ledger) byOperator(ctx context.Context, verb domain.Verb, jobs []uuid.U
 	if err := by.check(len(jobs)); err != nil {
 		return nil, fmt.Errorf("%s: %w", verb, err)
 	}
-	return l.call(ctx, pgxQuerier{l.pool}, verb, nil, len(jobs), jobs, nullable(by.Actor), nullable(by.Reason), nullable(by.Operation))
+	ids := make([][16]byte, len(jobs))
+	for i, job := range jobs {
+		ids[i] = job
+	}
+	return l.call(ctx, pgxQuerier{l.pool}, verb, nil, len(jobs), ids, nullable(by.Actor), nullable(by.Reason), nullable(by.Operation))
 }
 
 func (by ByOperator) check(jobs int) error {

@@ -5,7 +5,6 @@ import (
 	"database/sql"
 	"fmt"
 
-	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
 
 	"github.com/jobledger/jobledger/domain"
@@ -50,9 +49,9 @@ func (l *Ledger) complete(ctx context.Context, q querier, worker string, cs []Co
 		return nil, nil
 	}
 	held := make([]Held, len(cs))
-	results, salts := make([]*string, len(cs)), make([]uuid.UUID, len(cs))
+	results, salts := make([]*string, len(cs)), newSalts(len(cs))
 	for i, c := range cs {
-		held[i], results[i], salts[i] = c.Held, outputJSON(c.Result, domain.MaxArgsBytes), uuid.New()
+		held[i], results[i] = c.Held, outputJSON(c.Result, domain.MaxArgsBytes)
 	}
 	if err := checkHeld(worker, held); err != nil {
 		return nil, fmt.Errorf("complete: %w", err)

@@ -111,8 +111,8 @@ func (l *Ledger) enqueue(ctx context.Context, q querier, jobs []EnqueueParams, o
 		}
 		b.policies[i] = id
 	}
-	answers, err := l.call(ctx, q, domain.VerbEnqueue, nil, len(jobs), b.kinds, b.args, b.tags, b.priorities, b.dues, b.delays, b.policies,
-		b.keys, b.ttls, b.facts, b.triggerKinds, b.triggerRefs, b.parents, b.works, b.pins, b.ids, b.salts, nullable(l.cfg.Actor), !b.chosen)
+	answers, err := l.call(ctx, q, domain.VerbEnqueue, nil, len(jobs), b.kinds, orNil(b.args), b.tags, b.priorities, orNil(b.dues), orNil(b.delays), b.policies,
+		orNil(b.keys), orNil(b.ttls), orNil(b.facts), b.triggerKinds, orNil(b.triggerRefs), orNil(b.parents), orNil(b.works), orNil(b.pins), b.ids, b.salts, nullable(l.cfg.Actor), !b.chosen)
 	var pg *pgconn.PgError
 	if errors.As(err, &pg) && pg.Code == pgerrcode.UniqueViolation {
 		return nil, fmt.Errorf("%w: %w", domain.ErrExists, err) // another transaction took the id at the same time
@@ -121,6 +121,16 @@ func (l *Ledger) enqueue(ctx context.Context, q querier, jobs []EnqueueParams, o
 		return nil, err
 	}
 	return enqueued(answers, jobs)
+}
+
+// orNil leaves an optional array out where no element has a value.
+func orNil[T any](elements []*T) []*T {
+	for _, e := range elements {
+		if e != nil {
+			return elements
+		}
+	}
+	return nil
 }
 
 // enqueued reads the answers: refused elements come alone, and then nothing was stored.
@@ -142,7 +152,7 @@ func enqueued(answers []Answer, jobs []EnqueueParams) ([]Enqueued, error) {
 type enqueueBatch struct {
 	chosen bool // an id came from the caller
 
-	ids, salts           []uuid.UUID
+	ids, salts           [][16]byte
 	kinds, tags          []string
 	priorities, policies []int
 	args, keys, facts    []*string

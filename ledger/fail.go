@@ -5,8 +5,6 @@ import (
 	"fmt"
 	"time"
 
-	"github.com/google/uuid"
-
 	"github.com/jobledger/jobledger/domain"
 )
 
@@ -37,7 +35,7 @@ func (l *Ledger) FailMany(ctx context.Context, worker string, fs []Failure) ([]A
 		return nil, nil
 	}
 	n := len(fs)
-	held, classes, errs, salts := make([]Held, n), make([]string, n), make([]*string, n), make([]uuid.UUID, n)
+	held, classes, errs, salts := make([]Held, n), make([]string, n), make([]*string, n), newSalts(n)
 	delays, permanent := make([]*time.Duration, n), make([]bool, n)
 	for i, f := range fs {
 		if f.Class == "" {
@@ -48,7 +46,7 @@ func (l *Ledger) FailMany(ctx context.Context, worker string, fs []Failure) ([]A
 				return nil, fmt.Errorf("fail: job %d: %w", i, atIndex(err, i))
 			}
 		}
-		held[i], classes[i], errs[i], salts[i] = f.Held, string(f.Class), output(f.Error, domain.MaxErrorBytes), uuid.New()
+		held[i], classes[i], errs[i] = f.Held, string(f.Class), output(f.Error, domain.MaxErrorBytes)
 		delays[i], permanent[i] = f.After, f.Permanent
 	}
 	if err := checkHeld(worker, held); err != nil {

@@ -5,8 +5,6 @@ import (
 	"fmt"
 	"time"
 
-	"github.com/google/uuid"
-
 	"github.com/jobledger/jobledger/domain"
 )
 
@@ -41,13 +39,13 @@ func (l *Ledger) Ping(ctx context.Context, p PingParams) ([]Answer, error) {
 		return nil, fmt.Errorf("ping: %w", err)
 	}
 	held := make([]Held, len(p.Pings))
-	progress, salts := make([]*string, len(p.Pings)), make([]uuid.UUID, len(p.Pings))
+	progress, salts := make([]*string, len(p.Pings)), newSalts(len(p.Pings))
 	for i, ping := range p.Pings {
 		text, err := body("progress", ping.Progress, domain.MaxProgressBytes)
 		if err != nil {
 			return nil, fmt.Errorf("ping: job %d: %w", i, atIndex(err, i))
 		}
-		held[i], progress[i], salts[i] = ping.Held, text, uuid.New()
+		held[i], progress[i] = ping.Held, text
 	}
 	if err := checkHeld(p.Worker, held); err != nil {
 		return nil, fmt.Errorf("ping: %w", err)
