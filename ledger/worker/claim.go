@@ -107,11 +107,18 @@ func (w *Worker) waitPulse(ctx context.Context) {
 	}
 }
 
-// nap sleeps until the next poll.
+// nap sleeps until the next poll, or until its own reaper has taken back a job: it may have done so
+// just after the claim that found nothing.
 func (w *Worker) nap(ctx context.Context) {
 	w.setState(ledger.Sleeping)
-	sleep(ctx, jittered(w.cfg.Poll))
-	w.setState(ledger.Working)
+	defer w.setState(ledger.Working)
+	t := time.NewTimer(jittered(w.cfg.Poll))
+	defer t.Stop()
+	select {
+	case <-ctx.Done():
+	case <-t.C:
+	case <-w.reaper.due:
+	}
 }
 
 // claim takes up to n jobs and admits them. The local end of each lease counts from before the

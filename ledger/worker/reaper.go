@@ -36,6 +36,7 @@ type Reaper struct {
 	log   *slog.Logger
 	taken atomic.Int64
 	now   chan struct{}
+	due   chan struct{} // tells the worker around it that a job is due again; it may be asleep
 }
 
 const (
@@ -58,7 +59,7 @@ func NewReaper(l *ledger.Ledger, cfg ReaperConfig) (*Reaper, error) {
 	if err := cfg.check(); err != nil {
 		return nil, fmt.Errorf("new reaper: %w", err)
 	}
-	return &Reaper{l: l, cfg: cfg, log: cfg.Logger.With(slog.String("reaper", cfg.Actor)), now: make(chan struct{}, 1)}, nil
+	return &Reaper{l: l, cfg: cfg, log: cfg.Logger.With(slog.String("reaper", cfg.Actor)), now: make(chan struct{}, 1), due: make(chan struct{}, 1)}, nil
 }
 
 func (c ReaperConfig) check() error {
@@ -141,6 +142,12 @@ func (r *Reaper) count(answers []ledger.Answer) {
 	became := map[domain.EventType]int{}
 	for _, a := range answers {
 		became[a.Event]++
+	}
+	if became[domain.Reaped] > 0 {
+		select {
+		case r.due <- struct{}{}:
+		default:
+		}
 	}
 	attrs := []slog.Attr{slog.Int("jobs", len(answers))}
 	for event, n := range became {
