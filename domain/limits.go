@@ -20,13 +20,13 @@ const (
 	MaxLabels        = 16                        // labels of one job
 	MinPriority      = -32768                    // lowest
 	MaxPriority      = 32767                     // highest
-	MinLease         = time.Second               //
-	MaxLease         = 24 * time.Hour            //
-	DefaultLease     = time.Minute               //
+	MinLease         = time.Second               // shortest lease
+	MaxLease         = 24 * time.Hour            // longest lease
+	DefaultLease     = time.Minute               // of a claim or ping that names none
 	MaxBatch         = 10000                     // jobs in one call
 	DefaultTag       = "default"                 // where a job goes that names no tag
 	MaxDelay         = 10 * 365 * 24 * time.Hour // delays and life times of keys
-	DefaultKeyTTL    = 7 * 24 * time.Hour
+	DefaultKeyTTL    = 7 * 24 * time.Hour        // how long a key outlives its job
 )
 
 // The span of due times.

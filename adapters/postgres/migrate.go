@@ -75,7 +75,7 @@ func MigrateUp(ctx context.Context, databaseURL, schema string) error {
 	if err != nil {
 		return fmt.Errorf("migrate: create schema %s: %w", schema, err)
 	}
-	provider, err := newProvider(db, true)
+	provider, err := newProvider(db)
 	if err != nil {
 		return fmt.Errorf("migrate: %w", err)
 	}
@@ -189,20 +189,16 @@ func SchemaHash() string {
 	return hex.EncodeToString(h.Sum(nil))
 }
 
-func newProvider(db *sql.DB, locked bool) (*goose.Provider, error) {
+func newProvider(db *sql.DB) (*goose.Provider, error) {
 	store, err := database.NewStore(goose.DialectPostgres, migrationTable)
 	if err != nil {
 		return nil, err
 	}
-	opts := []goose.ProviderOption{goose.WithStore(store), goose.WithDisableGlobalRegistry(true)}
-	if locked {
-		locker, err := lock.NewPostgresSessionLocker(lock.WithLockTimeout(1, 60))
-		if err != nil {
-			return nil, err
-		}
-		opts = append(opts, goose.WithSessionLocker(locker))
+	locker, err := lock.NewPostgresSessionLocker(lock.WithLockTimeout(1, 60))
+	if err != nil {
+		return nil, err
 	}
-	return goose.NewProvider("", db, migrations.FS, opts...)
+	return goose.NewProvider("", db, migrations.FS, goose.WithStore(store), goose.WithDisableGlobalRegistry(true), goose.WithSessionLocker(locker))
 }
 
 // openIn opens databaseURL with search_path set to the schema, through the simple protocol:

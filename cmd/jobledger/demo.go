@@ -74,7 +74,7 @@ func (a *app) demo(ctx context.Context, dir string) (err error) {
 			Start: func(name string, stdout *os.File) (*os.Process, error) { return a.startDemoWorker(name, s.url, stdout) },
 		})
 		if err == nil {
-			fmt.Fprintf(a.stdout, "look at it: %s jobs list --schema %s%s\n", shellWord(os.Args[0]), demoSchema, a.dataDirAgain())
+			fmt.Fprintf(a.stdout, "look at it: %s jobs list%s\n", shellWord(os.Args[0]), a.flagsAgain())
 		}
 		return err
 	})
@@ -123,11 +123,4 @@ func demoWorkerCommand(a *app) *cobra.Command {
 			return a.with(cmd.Context(), func(s *session) error { return demo.Work(cmd.Context(), s.Ledger, args[0], a.log, a.stdout) })
 		},
 	}
-}
-
-func (a *app) dataDirAgain() string {
-	if a.urlByFlag && a.dataDir != "" {
-		return " --data-dir " + shellWord(a.dataDir)
-	}
-	return ""
 }
