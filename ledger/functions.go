@@ -14,7 +14,7 @@ var sqlFiles embed.FS
 // .sql file in this package: `migrate up` replaces the functions in a database only by a higher
 // version, so that an old binary never puts old ones back. TestFunctionsVersion holds the pair
 // (version, digest).
-const FunctionsVersion = 1
+const FunctionsVersion = 2
 
 // functionFiles in the order in which they are applied.
 var functionFiles = []string{
