@@ -30,5 +30,6 @@ check: ## formatting, vet, staticcheck
 bench: ## rates of enqueue, claim and complete on this machine
 	$(GO) test -run '^$$' -bench . -benchtime 3x ./ledger/...
 
-soak: ## the long runs: 2,000 model sequences and more; about half an hour
+soak: ## the long runs: 2,000 model sequences, 50 kills of Postgres and 200 of workers, and more; about half an hour
 	JOBLEDGER_MODEL_SEQUENCES=2000 $(GO) test -v -timeout 90m -run 'Model' ./ledger/...
+	JOBLEDGER_CHAOS_KILLS=50 $(GO) test -v -timeout 60m -run 'TestChaos$$' ./ledger/worker

@@ -25,6 +25,7 @@ const childEnv = "JOBLEDGER_WORKER_TEST_CHILD"
 type childConfig struct {
 	URL, Name string
 	Lease     time.Duration
+	Chaos     bool // it is a worker of TestChaos
 }
 
 // childMain runs a worker with one slot until SIGTERM. Its kinds: "kill" kills the process, "quick"
@@ -34,6 +35,9 @@ func childMain(what string) int {
 	var c childConfig
 	if err := json.Unmarshal([]byte(what), &c); err != nil {
 		return complain(err)
+	}
+	if c.Chaos {
+		return chaosMain(c)
 	}
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM)
 	defer stop()
@@ -103,6 +107,7 @@ func spawn(t testing.TB, c childConfig) *child {
 	p := &child{cmd: cmd, lines: make(chan string, 100), gone: make(chan struct{})}
 	go func() {
 		defer close(p.gone)
+		defer close(p.lines)
 		for s := bufio.NewScanner(out); s.Scan(); {
 			p.lines <- strings.TrimSpace(s.Text())
 		}
