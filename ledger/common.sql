@@ -64,6 +64,22 @@ BEGIN
 END
 $$;
 
+-- bound_idle lets Postgres end the session of a caller that ended runs in a transaction of its own and
+-- then does nothing until their leases are over: a frozen process would else keep its jobs locked, from
+-- the reaper too, for as long as its connection stands. A shorter bound of the caller's own stays.
+CREATE OR REPLACE FUNCTION bound_idle(lease_until timestamptz) RETURNS void
+LANGUAGE plpgsql
+AS $$
+DECLARE
+    v_left  interval := least(bound_idle.lease_until - clock(), '24 hours');
+    v_bound interval := current_setting('idle_in_transaction_session_timeout');
+BEGIN
+    IF bound_idle.lease_until IS NOT NULL AND (v_bound = '0' OR v_bound > v_left) THEN
+        PERFORM set_config('idle_in_transaction_session_timeout', greatest(ceil(extract(epoch FROM v_left) * 1000), 1)::text, true);
+    END IF;
+END
+$$;
+
 -- check_worker refuses a worker's name and a lease outside their limits.
 CREATE OR REPLACE FUNCTION check_worker(worker text, lease interval) RETURNS void
 LANGUAGE plpgsql

@@ -34,7 +34,9 @@ func (l *Ledger) CompleteMany(ctx context.Context, worker string, cs []Completio
 // CompleteTx ends a run inside the caller's transaction: what the caller wrote there and the
 // completion are one commit. Refused, it leaves the transaction usable; roll it back. Under
 // REPEATABLE READ it fails with SQLSTATE 40001 once the job has been pinged since the transaction
-// began: run the whole transaction again.
+// began: run the whole transaction again. Commit soon: when the transaction is idle at the end of the
+// lease, Postgres ends its session (idle_in_transaction_session_timeout), or a frozen process would
+// keep the job from everybody.
 func (l *Ledger) CompleteTx(ctx context.Context, tx pgx.Tx, worker string, c Completion) (Answer, error) {
 	return one(l.complete(ctx, pgxQuerier{tx}, worker, []Completion{c}))
 }

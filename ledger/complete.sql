@@ -72,6 +72,7 @@ BEGIN
         END;
     END LOOP;
 
+    PERFORM bound_idle(v_until);
     RETURN QUERY SELECT * FROM unnest(v_done);
     IF coalesce(cardinality(v_done), 0) < cardinality(complete.jobs) THEN
         RETURN QUERY SELECT * FROM refuse('complete', complete.worker, v_done, complete.jobs, complete.generations,

@@ -100,6 +100,7 @@ BEGIN
         END;
     END LOOP;
 
+    PERFORM bound_idle(v_until);
     RETURN QUERY SELECT * FROM unnest(v_done);
     IF coalesce(cardinality(v_done), 0) < cardinality(fail.jobs) THEN
         RETURN QUERY SELECT * FROM refuse('fail', fail.worker, v_done, fail.jobs, fail.generations,

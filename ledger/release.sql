@@ -76,6 +76,7 @@ BEGIN
         END;
     END LOOP;
 
+    PERFORM bound_idle(v_until);
     RETURN QUERY SELECT * FROM unnest(v_done);
     IF coalesce(cardinality(v_done), 0) < cardinality(release.jobs) THEN
         RETURN QUERY SELECT * FROM refuse('release', release.worker, v_done, release.jobs, release.generations);

@@ -83,6 +83,7 @@ BEGIN
         END;
     END LOOP;
 
+    PERFORM bound_idle(v_until);
     RETURN QUERY SELECT * FROM unnest(v_done);
     IF coalesce(cardinality(v_done), 0) < cardinality(snooze.jobs) THEN
         RETURN QUERY SELECT * FROM refuse('snooze', snooze.worker, v_done, snooze.jobs, snooze.generations);

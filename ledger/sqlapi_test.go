@@ -16,7 +16,7 @@ import (
 
 // internalFunctions are no part of the public interface: what is not here must be in the document.
 var internalFunctions = []string{
-	"body_digest", "canonical_json", "check_shape", "ends_of", "policy_digest", "storable_error", "storable_json", "taken_ids", "check_batch", "check_classes", "check_delays", "check_enqueue", "check_fenced", "check_json",
+	"body_digest", "bound_idle", "canonical_json", "check_shape", "ends_of", "policy_digest", "storable_error", "storable_json", "taken_ids", "check_batch", "check_classes", "check_delays", "check_enqueue", "check_fenced", "check_json",
 	"check_names", "check_text", "check_worker", "clock", "elapsed", "home", "is_name", "microseconds", "new_job_id", "refuse", "refuse_field",
 	"reject", "retry_delay", "take_keys",
 }

@@ -143,7 +143,8 @@ func (i Info) SetProgress(v any) error {
 // CompleteTx completes the job inside the handler's own transaction: what it wrote there and the
 // completion are one commit. Commit soon, and return nil if and only if the commit succeeded: the
 // worker then reports nothing itself. Until the commit no ping extends the lease. Returning nil
-// without a commit leaves the job to be taken back when its lease ends.
+// without a commit leaves the job to be taken back when its lease ends; Postgres ends the session of a
+// transaction that stays idle until then.
 func (i Info) CompleteTx(ctx context.Context, tx pgx.Tx, result any) error {
 	return i.inTx(ctx, func() (ledger.Answer, error) {
 		return i.w.l.CompleteTx(ctx, tx, i.w.cfg.Name, i.completion(result))
