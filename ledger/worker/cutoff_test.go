@@ -7,6 +7,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/jobledger/jobledger/adapters/postgres/pgtest"
 	"github.com/jobledger/jobledger/domain"
 	"github.com/jobledger/jobledger/ledger/worker"
 )
@@ -54,7 +55,7 @@ func TestCase09_ACutOffWorkerStopsInTime(t *testing.T) {
 	id := enqueue(t, l, "scribble", nil, nil)
 	receive(t, "the first line", first)
 	db.WaitTrue(t, "the lease was pinged", `SELECT version >= 3 FROM jobledger.job_runtime WHERE job_id = $1`, id)
-	p.set(silent)
+	p.Set(pgtest.Silent)
 
 	cfg.Name = "other"
 	b := start(t, l, cfg, func(w *worker.Worker) { worker.Handle(w, "scribble", scribble("b", 20)) })
@@ -66,7 +67,7 @@ func TestCase09_ACutOffWorkerStopsInTime(t *testing.T) {
 	if job := succeeded(t, l, id); string(job.Result) != `"b"` || job.Restarts != 1 {
 		t.Errorf("result is %s after %d restarts", job.Result, job.Restarts)
 	}
-	p.set(open)
+	p.Set(pgtest.Open)
 	db.WaitTrue(t, "the late report was rejected",
 		`SELECT count(*) = 1 FROM jobledger.job_event WHERE job_id = $1 AND type = 'rejected' AND verb = 'complete' AND generation = 1 AND actor = 'cut-off'`, id)
 	for _, w := range []*running{a, b} {

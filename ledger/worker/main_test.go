@@ -42,6 +42,23 @@ func newLedger(t testing.TB, options ...pgtest.Option) (*ledger.Ledger, *pgtest.
 	return l, db
 }
 
+// proxied is a ledger whose connections go through a proxy.
+type proxied struct {
+	*pgtest.Proxy
+	Ledger *ledger.Ledger
+}
+
+// newProxy opens a ledger on db through a proxy.
+func newProxy(t testing.TB, db *pgtest.DB) proxied {
+	t.Helper()
+	p := pgtest.NewProxy(t, db.URL)
+	l, err := ledger.New(p.Pool(t, pgtest.MaxConns(12)), ledger.Config{Actor: "tester"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return proxied{p, l}
+}
+
 // brisk are options of a worker that a test waits for.
 func brisk() worker.Config {
 	return worker.Config{Poll: 5 * time.Millisecond, ReapEvery: 20 * time.Millisecond, Logger: quiet}

@@ -13,6 +13,7 @@ import (
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
 
+	"github.com/jobledger/jobledger/adapters/postgres/pgtest"
 	"github.com/jobledger/jobledger/domain"
 	"github.com/jobledger/jobledger/ledger"
 	"github.com/jobledger/jobledger/ledger/worker"
@@ -32,7 +33,7 @@ func TestOutage(t *testing.T) {
 		w, runs := startPuppet(t, p.Ledger, cfg)
 		good, bad := enqueue(t, l, "puppet", nil, nil), enqueue(t, l, "puppet", nil, nil)
 		both := []*run{receive(t, "a run", runs), receive(t, "a run", runs)}
-		p.set(closed)
+		p.Set(pgtest.Closed)
 		for _, r := range both {
 			if r.ID == bad {
 				r.returns(errTest)
@@ -44,7 +45,7 @@ func TestOutage(t *testing.T) {
 		if s := w.Stats(); s.Leases != 2 || s.Succeeded+s.Retried != 0 {
 			t.Errorf("before anything was committed stats are %+v", s)
 		}
-		p.set(open)
+		p.Set(pgtest.Open)
 		succeeded(t, l, good)
 		db.WaitTrue(t, "the failure is known", `SELECT count(*) = 1 FROM jobledger.job_event WHERE job_id = $1 AND type = 'retried'`, bad)
 		until(t, "the worker says that it is over", func() bool { return strings.Contains(log.String(), "claim works again") })
@@ -67,15 +68,15 @@ func TestOutage(t *testing.T) {
 		id := enqueue(t, l, "puppet", nil, nil)
 		w, runs := startPuppet(t, p.Ledger, cfg)
 		r := receive(t, "the run", runs)
-		p.set(mute)
+		p.Once(".complete(", pgtest.Mute)
 		r.returns(nil)
 		succeeded(t, l, id)
-		receive(t, "an answer that is lost", p.lost)
+		receive(t, "an answer that is lost", p.Lost())
 		if s := w.Stats(); s.Succeeded != 0 || s.Leases != 1 {
 			t.Errorf("before the answer was there stats are %+v", s)
 		}
-		p.set(closed)
-		p.set(open)
+		p.Set(pgtest.Closed)
+		p.Set(pgtest.Open)
 		until(t, "the worker knows", func() bool { return w.Stats().Succeeded == 1 })
 		if err := w.stop(); err != nil {
 			t.Error(err)
@@ -98,7 +99,7 @@ func TestOutage(t *testing.T) {
 		id := enqueue(t, l, "puppet", nil, nil)
 		w, runs := startPuppet(t, p.Ledger, cfg)
 		r := receive(t, "the run", runs)
-		p.set(closed)
+		p.Set(pgtest.Closed)
 		r.returns(nil)
 		var stop *worker.StopError
 		if err := w.stop(); !errors.As(err, &stop) || stop.Unreported != 1 || stop.Abandoned != 0 {

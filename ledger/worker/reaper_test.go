@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/jobledger/jobledger/adapters/postgres/pgtest"
 	"github.com/jobledger/jobledger/domain"
 	"github.com/jobledger/jobledger/ledger"
 	"github.com/jobledger/jobledger/ledger/worker"
@@ -87,12 +88,12 @@ func TestReaper(t *testing.T) {
 		db.SetClock(t, noon)
 		p := newProxy(t, db)
 		claimAll(t, l, "a", 3)
-		p.set(closed)
+		p.Set(pgtest.Closed)
 		var log lines
 		r, stop := reap(t, p.Ledger, worker.ReaperConfig{Actor: "r", Every: time.Millisecond, Logger: slog.New(slog.NewTextHandler(&log, nil))})
 		until(t, "it says that it does not work", func() bool { return strings.Contains(log.String(), "reap does not work") })
 		db.Advance(t, time.Minute)
-		p.set(open)
+		p.Set(pgtest.Open)
 		until(t, "all are taken back", func() bool { return r.Reaped() == 3 })
 		until(t, "it says so", func() bool {
 			return strings.Contains(log.String(), "reap works again") && strings.Contains(log.String(), "jobs=3 reaped=3")
