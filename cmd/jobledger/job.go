@@ -20,13 +20,14 @@ import (
 func jobCommand(a *app) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "job",
-		Short: "One job: show it, its history, cancel, redrive or wait for it",
+		Short: "One job: show it, its history, why it is as it is; cancel, redrive or wait for it",
 		Example: `  jobledger job show 01890a5d-ac96-774b-bcce-b302099a8057
   jobledger job history 01890a5d-ac96-774b-bcce-b302099a8057 --json
+  jobledger job explain 01890a5d-ac96-774b-bcce-b302099a8057
   jobledger job wait 01890a5d-ac96-774b-bcce-b302099a8057 --timeout 5m`,
 	}
 	a.group(cmd)
-	cmd.AddCommand(jobShowCommand(a), jobHistoryCommand(a), jobVerbCommand(a, domain.VerbCancel), jobVerbCommand(a, domain.VerbRedrive), jobWaitCommand(a))
+	cmd.AddCommand(jobShowCommand(a), jobHistoryCommand(a), jobExplainCommand(a), jobVerbCommand(a, domain.VerbCancel), jobVerbCommand(a, domain.VerbRedrive), jobWaitCommand(a))
 	return cmd
 }
 

@@ -35,6 +35,7 @@ var subcommands = []func(*app) *cobra.Command{
 	reapCommand,
 	jobCommand,
 	jobsCommand,
+	statusCommand,
 	workersCommand,
 	verifyCommand,
 	pgCommand,

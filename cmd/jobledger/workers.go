@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"strings"
-	"time"
 
 	"github.com/spf13/cobra"
 )
@@ -22,10 +21,6 @@ func workersCommand(a *app) *cobra.Command {
 	}
 }
 
-// silentAfter is three of the longest intervals at which a worker shows itself: what it said of itself
-// then need not be true any more.
-const silentAfter = 90 * time.Second
-
 func (a *app) listWorkers(ctx context.Context, s *session) error {
 	workers, err := s.Read().Workers(ctx)
 	if err != nil {
@@ -42,7 +37,7 @@ func (a *app) listWorkers(ctx context.Context, s *session) error {
 	t := newTable(a.stdout, "WORKER", "STATE", "RUNNING", "LEASES", "TAGS", "KINDS", "SEEN", "HOST", "PID")
 	for _, w := range workers {
 		state := w.State
-		if w.SeenAgo > silentAfter {
+		if w.Silent() {
 			state = "silent"
 		}
 		t.row(w.Worker, state, fmt.Sprintf("%d/%d", w.Running, w.Slots), fmt.Sprint(w.Leases), clip(strings.Join(w.Tags, ","), 40),
