@@ -29,11 +29,20 @@ func New(db Querier, schema string) (*Reader, error) {
 	return &Reader{db: db, schema: pgx.Identifier{schema}.Sanitize()}, nil
 }
 
-// CheckSchema tests the name of a ledger's schema. Postgres would cut a longer one without a word, and
-// two names that begin alike would be one ledger.
+// SpineSuffix behind the name of a ledger's schema is the schema of its views in the flag form (docs/SQL.md).
+const SpineSuffix = "_spine"
+
+// MaxSchemaBytes is how long the name of a ledger's schema may be: Postgres cuts names of more than 63 bytes
+// without a word, and two that begin alike would be one ledger, or have one schema of views.
+const MaxSchemaBytes = 63 - len(SpineSuffix)
+
+// CheckSchema tests the name of a ledger's schema.
 func CheckSchema(schema string) error {
-	if schema == "" || len(schema) > 63 || strings.ContainsRune(schema, 0) {
-		return fmt.Errorf("schema %q: want a Postgres identifier of 1 to 63 bytes", schema)
+	if schema == "" || len(schema) > MaxSchemaBytes || strings.ContainsRune(schema, 0) {
+		return fmt.Errorf("schema %q: want a Postgres identifier of 1 to %d bytes", schema, MaxSchemaBytes)
+	}
+	if strings.HasSuffix(schema, SpineSuffix) {
+		return fmt.Errorf("schema %q: want a name that does not end in %s, as the views of another ledger may be there", schema, SpineSuffix)
 	}
 	return nil
 }

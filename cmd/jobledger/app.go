@@ -73,7 +73,7 @@ func (a *app) settle(cmd *cobra.Command) error {
 		a.schema = ledger.DefaultSchema
 	}
 	if err := projections.CheckSchema(a.schema); err != nil {
-		return wrongUse("choose a shorter name: Postgres would cut it, and two ledgers could become one", "--schema: %w", err)
+		return wrongUse("choose another name: the ledger's views get a schema of this name with "+projections.SpineSuffix+" behind it", "--schema: %w", err)
 	}
 	if a.databaseURL != "" {
 		if err := checkURL("the database URL", a.databaseURL); err != nil {

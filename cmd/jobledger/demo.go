@@ -13,6 +13,7 @@ import (
 
 	"github.com/jobledger/jobledger/adapters/postgres/embedded"
 	"github.com/jobledger/jobledger/cmd/jobledger/demo"
+	"github.com/jobledger/jobledger/projections"
 )
 
 // demoSchema is a ledger of the demo's own, made anew each time; it is left for people to look at.
@@ -93,7 +94,7 @@ func aloneWithDemo(ctx context.Context, url string) (*pgx.Conn, error) {
 		err = failed("wait until it has ended, or choose another folder: jobledger demo --data-dir DIR", "another demo runs on this private Postgres")
 	}
 	if err == nil {
-		_, err = conn.Exec(ctx, "DROP SCHEMA IF EXISTS "+demoSchema+" CASCADE")
+		_, err = conn.Exec(ctx, "DROP SCHEMA IF EXISTS "+demoSchema+", "+demoSchema+projections.SpineSuffix+" CASCADE")
 	}
 	if err != nil {
 		return nil, errors.Join(err, conn.Close(context.WithoutCancel(ctx)))
