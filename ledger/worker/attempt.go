@@ -33,6 +33,7 @@ func (w *Worker) attempt(ctx, life context.Context, l *lease, handle Handler) {
 		if v := recover(); v != nil {
 			result, err = nil, &panicError{value: v, stack: debug.Stack()}
 		}
+		l.result, l.err = result, err
 		w.over(l, w.judge(ctx, l, result, err))
 		w.freeSlot(life)
 	}()

@@ -34,6 +34,10 @@ type lease struct {
 	unsent   bool // progress is newer than what the ledger has
 	inTx     bool // the handler completes it itself: no ping
 
+	// What the handler returned, for RunOne; written by its goroutine before the slot is free.
+	result any
+	err    error
+
 	outcome *outcome // nil while the handler runs
 	stuck   bool     // the outcome was sent once in vain: ping the lease until it gets through
 }

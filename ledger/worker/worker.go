@@ -281,12 +281,8 @@ func (w *Worker) Run(ctx context.Context) error {
 		}
 	})
 	loops.Go(func() { _ = w.reaper.Run(reaping) }) // it returns nothing but the end of its context
-	loops.Go(func() { w.pingLoop(serving) })
 	loops.Go(func() { w.beatLoop(serving) })
-	loops.Go(func() { w.slowLoop(serving) })
-	for _, verb := range outcomeVerbs {
-		loops.Go(func() { w.laneLoop(serving, w.lanes[verb]) })
-	}
+	w.serve(serving, &loops)
 
 	w.claimLoop(claiming, life)
 	stopReaping()
