@@ -29,6 +29,7 @@ import (
 	"log/slog"
 	"math/rand/v2"
 	"os"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -248,6 +249,9 @@ func (c Config) check() error {
 
 // Name returns the name under which it holds leases.
 func (w *Worker) Name() string { return w.cfg.Name }
+
+// Tags returns the tags whose jobs it claims.
+func (w *Worker) Tags() []string { return slices.Clone(w.cfg.Tags) }
 
 // Run claims and runs jobs until ctx is done, or until nothing is left where Config.Drain is set, and
 // then stops gracefully: no new claims; handlers have StopTimeout to end and, canceled with

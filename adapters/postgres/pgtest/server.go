@@ -35,7 +35,8 @@ const memoryDir = "/dev/shm"
 // minMemory is what must be free there, in bytes: many times what the server needs, as containers have little of it.
 const minMemory = 4 << 30
 
-// databasePrefix begins the name of every database of this package: jl_<owner>_<number>, jl_template_<hash>.
+// databasePrefix begins the name of every database of this package: jl_<owner>_<number>, jl_template_<hash>. On a server
+// that a program names itself (Create) it is jlt_<hash>_, by the database that its keepers meet in.
 const databasePrefix = "jl_"
 
 // The first keys of our advisory locks; the second is an owner, or the hash of a template's name.
@@ -50,10 +51,11 @@ const maxSwept = 32
 
 // server is the Postgres of this process, acquired once and given back by the end of the process.
 type server struct {
-	base  *url.URL        // of the database that all keepers connect to, since advisory locks are each database's own
-	lease *embedded.Lease // nil for another's server
-	owner uint32          // names this process in names of databases
-	count atomic.Int64    // of databases that it has named
+	base   *url.URL        // of the database that all keepers connect to, since advisory locks are each database's own
+	prefix string          // of the names of its databases
+	lease  *embedded.Lease // nil for another's server
+	owner  uint32          // names this process in names of databases
+	count  atomic.Int64    // of databases that it has named
 
 	// keeper is the session whose advisory locks say that this process lives. Nothing else runs on it once it is set up,
 	// but for what template needs.
@@ -81,46 +83,58 @@ func sharedServer(t testing.TB) *server {
 // fatal ends the test with the error, and with its hint if it has one.
 func fatal(t testing.TB, err error) {
 	t.Helper()
-	if e, ok := errors.AsType[*embedded.Error](err); ok && e.Hint != "" {
-		t.Fatalf("pgtest: %v\nhint: %s", err, e.Hint)
-	}
-	t.Fatalf("pgtest: %v", err)
+	t.Fatalf("pgtest: %v", withHint(err))
 }
 
-// connect finds or starts the server, makes this process known to it and drops what killed processes left.
-func connect(ctx context.Context) (*server, error) {
-	s := &server{}
-	address := os.Getenv(urlVariable)
-	if address == "" {
-		lease, err := acquire(ctx)
-		if err != nil {
-			return nil, err
-		}
-		s.lease = lease
-		address = lease.URL()
+// withHint writes behind the error how to get a server, where its cause knows.
+func withHint(err error) error {
+	if e, ok := errors.AsType[*embedded.Error](err); ok && e.Hint != "" {
+		return fmt.Errorf("%w\nhint: %s", err, e.Hint)
 	}
+	return err
+}
+
+// connect finds or starts the server of this user and makes this process known to it.
+func connect(ctx context.Context) (*server, error) {
+	if address := os.Getenv(urlVariable); address != "" {
+		s := &server{prefix: databasePrefix}
+		if err := s.enter(ctx, address); err != nil {
+			return nil, fmt.Errorf("%s: %w", urlVariable, err)
+		}
+		return s, nil
+	}
+	lease, err := acquire(ctx)
+	if err != nil {
+		return nil, err
+	}
+	s := &server{prefix: databasePrefix, lease: lease}
+	return s, s.enter(ctx, lease.URL())
+}
+
+// enter makes this process known to the server at address and drops what killed processes left.
+func (s *server) enter(ctx context.Context, address string) error {
 	base, err := url.Parse(address)
 	if err != nil || !strings.HasPrefix(base.Scheme, "postgres") {
-		return nil, fmt.Errorf("read %s: it is no URL such as postgres://user@host/database", urlVariable)
+		return errors.New("it is no URL such as postgres://user@host/database")
 	}
 	s.base = base
 	var id [4]byte
 	rand.Read(id[:])
 	s.owner = binary.BigEndian.Uint32(id[:])
 	if s.keeper, err = pgx.Connect(ctx, address); err != nil {
-		return nil, fmt.Errorf("connect: %w", err)
+		return fmt.Errorf("connect: %w", err)
 	}
 	// Another's server may cut off sessions that do nothing, which is all that this one is for.
 	if _, err := s.keeper.Exec(ctx, `SET idle_session_timeout = 0`); err != nil {
-		return nil, fmt.Errorf("keep a session: %w", err)
+		return fmt.Errorf("keep a session: %w", err)
 	}
 	if _, err := s.keeper.Exec(ctx, `SELECT pg_advisory_lock($1, $2)`, int32(ownerLocks), int32(s.owner)); err != nil {
-		return nil, fmt.Errorf("lock the name of this process: %w", err)
+		return fmt.Errorf("lock the name of this process: %w", err)
 	}
 	if err := s.sweep(ctx); err != nil {
-		return nil, fmt.Errorf("drop what killed tests left behind: %w", err)
+		return fmt.Errorf("drop what killed tests left behind: %w", err)
 	}
-	return s, nil
+	return nil
 }
 
 // acquire takes a share in the user's test server of the newest major version that is installed.
@@ -169,7 +183,7 @@ func serverDir() string {
 
 // nextName returns a name for a database of this process.
 func (s *server) nextName() string {
-	return fmt.Sprintf("%s%08x_%d", databasePrefix, s.owner, s.count.Add(1))
+	return fmt.Sprintf("%s%08x_%d", s.prefix, s.owner, s.count.Add(1))
 }
 
 // urlOf returns the connection URL of another database of this server.
@@ -204,7 +218,7 @@ func (s *server) exec(ctx context.Context, statement string) error {
 // sweep drops databases whose owner is gone: one whose lock is free. At most one process does it at a time.
 func (s *server) sweep(ctx context.Context) error {
 	return s.tryLocked(ctx, buildLocks, 0, func() error {
-		rows, err := s.keeper.Query(ctx, `SELECT datname FROM pg_database WHERE datname ~ '^jl_[0-9a-f]{8}_' ORDER BY oid`)
+		rows, err := s.keeper.Query(ctx, `SELECT datname FROM pg_database WHERE datname ~ ('^' || $1 || '[0-9a-f]{8}_') ORDER BY oid`, s.prefix)
 		if err != nil {
 			return err
 		}
@@ -213,7 +227,7 @@ func (s *server) sweep(ctx context.Context) error {
 			return err
 		}
 		for _, name := range names[:min(len(names), maxSwept)] {
-			owner, err := strconv.ParseUint(name[len(databasePrefix):len(databasePrefix)+8], 16, 32)
+			owner, err := strconv.ParseUint(name[len(s.prefix):len(s.prefix)+8], 16, 32)
 			if err != nil || uint32(owner) == s.owner {
 				continue
 			}

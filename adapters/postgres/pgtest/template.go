@@ -11,8 +11,8 @@ import (
 	"github.com/jobledger/jobledger/adapters/postgres"
 )
 
-// templatePrefix begins the names of templates; the hash of the schema follows.
-const templatePrefix = databasePrefix + "template_"
+// templateInfix follows the prefix in the names of templates; the hash of the schema follows it.
+const templateInfix = "template_"
 
 // template returns the name of the database with the current schema, building it if nobody has done so yet. The first
 // test of a process pays for the look, the others don't.
@@ -25,7 +25,7 @@ func (s *server) template(ctx context.Context) (string, error) {
 	ctx, cancel := context.WithTimeout(ctx, stepTimeout)
 	defer cancel()
 	hash := postgres.SchemaHash()
-	name := templatePrefix + hash[:min(len(hash), 16)]
+	name := s.prefix + templateInfix + hash[:min(len(hash), 16)]
 	// Shared, until this process ends: nobody drops the template meanwhile.
 	if _, err := s.keeper.Exec(ctx, `SELECT pg_advisory_lock_shared($1, $2)`, int32(templateLocks), templateKey(name)); err != nil {
 		return "", fmt.Errorf("lock %s: %w", name, err)
@@ -72,14 +72,18 @@ func (s *server) build(ctx context.Context, name string) error {
 	if err != nil {
 		return errors.Join(err, s.dropDatabase(context.WithoutCancel(ctx), draft))
 	}
-	// Nobody can connect to it, as that would make copying it fail.
+	return s.seal(ctx, name)
+}
+
+// seal lets nobody connect to a database, as that would make copying it fail.
+func (s *server) seal(ctx context.Context, name string) error {
 	return s.exec(ctx, "ALTER DATABASE "+pgx.Identifier{name}.Sanitize()+" WITH ALLOW_CONNECTIONS false")
 }
 
 // dropOldTemplates drops templates of other schemas that no process uses: another checkout may be tested at this time.
 func (s *server) dropOldTemplates(ctx context.Context, current string) error {
 	const query = `SELECT datname FROM pg_database WHERE starts_with(datname, $1) AND datname <> $2`
-	rows, err := s.keeper.Query(ctx, query, templatePrefix, current)
+	rows, err := s.keeper.Query(ctx, query, s.prefix+templateInfix, current)
 	if err != nil {
 		return err
 	}
