@@ -4,13 +4,14 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"os"
 	"os/signal"
+	"syscall"
 
 	"github.com/jackc/pgx/v5"
 
 	"github.com/jobledger/jobledger/adapters/postgres"
 	"github.com/jobledger/jobledger/ledger"
+	"github.com/jobledger/jobledger/ledger/ledgertest"
 	"github.com/jobledger/jobledger/ledger/worker"
 )
 
@@ -24,14 +25,17 @@ type Sent struct {
 	Mail string `json:"mail"`
 }
 
-// The whole of it: a job that is enqueued in the application's own transaction, and a worker that runs
-// it until the process is asked to stop.
+// The whole of it: a job that is enqueued in the application's own transaction, and a worker that runs it until the
+// process is asked to stop, here by the handler itself.
 func Example() {
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
+	database := ledgertest.MustOpen() // for this example; yours: os.Getenv("DATABASE_URL")
+	defer database.Close()
+	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM, syscall.SIGINT)
 	defer stop()
-	if err := serve(ctx, os.Getenv("DATABASE_URL")); err != nil {
-		fmt.Fprintln(os.Stderr, err)
-	}
+	fmt.Println("stopped:", serve(ctx, database.URL))
+	// Output:
+	// mail to 17
+	// stopped: <nil>
 }
 
 func serve(ctx context.Context, databaseURL string) error {
@@ -51,7 +55,7 @@ func serve(ctx context.Context, databaseURL string) error {
 
 	// The job exists if and only if the transaction commits. EnqueueSQLTx takes a *sql.Tx.
 	err = pgx.BeginFunc(ctx, pool, func(tx pgx.Tx) error {
-		if _, err := tx.Exec(ctx, "INSERT INTO account (user_id) VALUES (17)"); err != nil {
+		if _, err := tx.Exec(ctx, "CREATE TABLE account AS SELECT 17 AS user_id"); err != nil {
 			return err
 		}
 		_, err := l.EnqueueTx(ctx, tx, ledger.EnqueueParams{Kind: "welcome", Args: Welcome{User: 17}, Key: "welcome-17"})
@@ -73,11 +77,13 @@ func serve(ctx context.Context, databaseURL string) error {
 		}
 		return Sent{Mail: mail}, err
 	})
-	return w.Run(ctx)
+	return w.Run(ctx) // after the signal: no new claims, and handlers have Config.StopTimeout to end
 }
 
 var errNoAddress = errors.New("user has no address")
 
-func send(_ context.Context, user int, key string) (string, error) {
-	return fmt.Sprintf("mail to %d under key %s", user, key), nil
+// send sends a mail once for each key, and asks this very process to stop, as a supervisor would.
+func send(_ context.Context, user int, _ string) (string, error) {
+	fmt.Println("mail to", user)
+	return "welcome", syscall.Kill(syscall.Getpid(), syscall.SIGTERM)
 }
