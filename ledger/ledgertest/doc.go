@@ -1,7 +1,6 @@
-// Package ledgertest is for the tests of applications that use jobledger: a real ledger for each test, made in
-// tens of milliseconds and gone at its end; questions about what was enqueued, also inside of a
-// transaction that has not committed; jobs run while the test waits, by the application's own worker; and a clock
-// that the test moves.
+// Package ledgertest is for the tests of applications that use jobledger: a real ledger for each test, made in tens of
+// milliseconds and gone at its end; questions about what was enqueued, also inside of a transaction that has not
+// committed; jobs run while the test waits, by the application's own worker; and a clock that the test moves.
 //
 //	func TestSignUp(t *testing.T) {
 //		l := ledgertest.New(t)
@@ -29,10 +28,11 @@
 // [New] needs nothing but Postgres's programs on the machine, 15 or later (Debian: apt-get install postgresql; where
 // there are none but npm is, they are fetched once). All tests of a user share one private server, which keeps its data
 // in memory and stops after the last of them; each test gets a database of its own, so that tests may be parallel. The
-// first test of a process pays for finding or starting the server and making the schema (a second or two where nothing is
-// there yet), each later one for a copy: 30 to 150 ms, by how busy the machine is (BenchmarkNew). JOBLEDGER_TEST_DATABASE_URL or Config.DatabaseURL name another server to do the same
-// on. [On] uses a database that the application's tests have already; [NewTemplate] brings the application's own
-// tables into the databases of New.
+// first test of a process pays for finding or starting the server and making the schema (a second or two where nothing
+// is there yet), each later one for a copy: 30 to 150 ms, by how busy the machine is (BenchmarkNew).
+//
+// JOBLEDGER_TEST_DATABASE_URL or Config.DatabaseURL name another server to do the same on. [On] uses a database that
+// the application's tests have already; [NewTemplate] brings the application's own tables into the databases of New.
 //
 // # The clock
 //

@@ -1,8 +1,10 @@
 package ledgertest
 
 import (
+	"cmp"
 	"context"
 	"errors"
+	"fmt"
 	"strings"
 	"testing"
 	"time"
@@ -28,6 +30,15 @@ type Run struct {
 	Event domain.EventType
 	// Job is the job after the run.
 	Job projections.Job
+}
+
+// String is the run in one line.
+func (r Run) String() string {
+	s := fmt.Sprintf("kind %q, attempt %d, args %s: %s", r.Kind, r.Attempt, shorten(string(r.Args), "none"), cmp.Or(r.Event, "still running"))
+	if r.Err != nil {
+		s += fmt.Sprintf(", returned %q", shorten(r.Err.Error(), ""))
+	}
+	return s
 }
 
 // RunOne runs the next due job of the worker's tags, while the test waits: the one that it would claim first, with

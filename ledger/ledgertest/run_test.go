@@ -56,6 +56,9 @@ func TestRunOne(t *testing.T) {
 	if late := failure(t, func(t testing.TB) { l.Advance(t, 0); l.RunOne(t, w) }); !strings.Contains(late, "nothing is due") {
 		t.Errorf("the retry ran before its time: %q", late)
 	}
+	if got := fmt.Sprint(run); got != `kind "print", attempt 1, args 21: retried, returned "page 21: printer on fire"` {
+		t.Errorf("in words it is %s", got)
+	}
 	l.Advance(t, time.Second)
 	run = l.RunOne(t, w)
 	if run.ID != id || run.Err != nil || run.Event != domain.Completed || run.Attempt != 2 || run.Result != 42 || string(run.Job.Result) != "42" {
