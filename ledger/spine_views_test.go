@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"regexp"
 	"strings"
 	"testing"
 	"time"
@@ -170,6 +171,34 @@ func TestSpinePlan(t *testing.T) {
 		text := spineRows(t, db.Connect(t), query)
 		if !json.Valid([]byte(text)) || strings.Contains(text, "CTE Scan") || !strings.Contains(text, "Index") || strings.Contains(text, "Seq Scan") {
 			t.Errorf("%s: one job costs\n%s", view, text)
+		}
+	}
+}
+
+// TestSpineDocument holds the table of docs/SQL.md against the views.
+func TestSpineDocument(t *testing.T) {
+	t.Parallel()
+	text, _ := sqlDocument(t)
+	_, db := newLedger(t)
+	const query = `SELECT c.relname, string_agg(a.attname, ' ' ORDER BY a.attnum) FROM pg_class c JOIN pg_attribute a ON a.attrelid = c.oid AND a.attnum > 0
+		WHERE c.relnamespace = 'jobledger_spine'::regnamespace GROUP BY c.relname`
+	views := map[string]string{}
+	var view, columns string
+	_, err := pgx.ForEachRow(must(db.Pool.Query(t.Context(), query))(t), []any{&view, &columns}, func() error {
+		views[view] = columns
+		return nil
+	})
+	if err != nil || len(views) != 4 {
+		t.Fatalf("found the views %v, %v", views, err)
+	}
+	for view, want := range views {
+		row := regexp.MustCompile("(?m)^\\| `" + view + "` \\|[^|]*\\|([^|]*)\\|$").FindStringSubmatch(text)
+		if row == nil {
+			t.Errorf("docs/SQL.md does not list %s", view)
+			continue
+		}
+		if got := strings.Join(strings.FieldsFunc(row[1], func(r rune) bool { return strings.ContainsRune(" `,;", r) }), " "); got != want {
+			t.Errorf("docs/SQL.md lists of %s\n%s\nit has\n%s", view, got, want)
 		}
 	}
 }
