@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/jobledger/jobledger/adapters/postgres"
@@ -21,7 +22,7 @@ const stepTimeout = 30 * time.Second
 // Config is where the ledger of a test is. The zero value is right for most.
 type Config struct {
 	// DatabaseURL is a server to create the database on, as a URL: postgres://user@host/database. Its role must be
-	// allowed to create databases; ours begin with jlt_. Default: JOBLEDGER_TEST_DATABASE_URL, else a private server.
+	// allowed to create databases; ours begin with jl_. Default: JOBLEDGER_TEST_DATABASE_URL, else a private server.
 	DatabaseURL string
 	// Template has what the application needs beside the ledger. Default: nothing.
 	Template *Template
@@ -88,6 +89,16 @@ func MustOpen(cfg ...Config) *Ledger {
 func On(t testing.TB, pool *pgxpool.Pool, cfg ...Config) *Ledger {
 	t.Helper()
 	l, err := on(pool, oneConfig(cfg))
+	if err != nil {
+		t.Fatalf("ledgertest: %v", err)
+	}
+	ctx, cancel := step()
+	defer cancel()
+	var there bool
+	err = pool.QueryRow(ctx, `SELECT to_regclass($1) IS NOT NULL`, pgx.Identifier{l.Schema(), "job_event"}.Sanitize()).Scan(&there)
+	if err == nil && !there {
+		err = fmt.Errorf("there is no ledger in schema %s of this database: call postgres.MigrateUp first", l.Schema())
+	}
 	if err != nil {
 		t.Fatalf("ledgertest: %v", err)
 	}

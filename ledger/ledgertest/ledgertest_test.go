@@ -112,7 +112,7 @@ func TestServerOfTheApplication(t *testing.T) {
 			}
 		})
 	}
-	rows, err := conn.Query(t.Context(), `SELECT count(*), bool_and(datname ~ '^jlt_[0-9a-f]{8}_') FROM pg_database WHERE datdba = 'maker'::regrole`)
+	rows, err := conn.Query(t.Context(), `SELECT count(*), bool_and(datname ~ '^jl_[0-9a-f]{4}_') FROM pg_database WHERE datdba = 'maker'::regrole`)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -148,6 +148,9 @@ func TestOpen(t *testing.T) {
 func TestOn(t *testing.T) {
 	t.Parallel()
 	db := pgtest.Empty(t)
+	if message := failure(t, func(t testing.TB) { ledgertest.On(t, db.Pool) }); !strings.Contains(message, "no ledger in schema jobledger") {
+		t.Errorf("of a database without a ledger it says %q", message)
+	}
 	if err := postgres.MigrateUp(t.Context(), db.URL, "jobs"); err != nil {
 		t.Fatal(err)
 	}

@@ -4,8 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"hash/crc32"
-	"net/url"
 	"sync"
 
 	"github.com/jackc/pgx/v5/pgxpool"
@@ -44,13 +42,7 @@ func serverAt(address string) (*server, error) {
 	once, _ := others.LoadOrStore(address, sync.OnceValues(func() (*server, error) {
 		ctx, cancel := context.WithTimeout(context.Background(), 5*stepTimeout)
 		defer cancel()
-		base, err := url.Parse(address)
-		if err != nil {
-			return nil, fmt.Errorf("read the database URL: it is no URL such as postgres://user@host/database")
-		}
-		// Locks are each database's own: who meets elsewhere must not sweep what he takes for left over.
-		s := &server{prefix: fmt.Sprintf("jlt_%08x_", crc32.ChecksumIEEE([]byte(base.Path)))}
-		return s, s.enter(ctx, address)
+		return enter(ctx, address)
 	}))
 	return once.(func() (*server, error))()
 }

@@ -246,7 +246,7 @@ func TestOldTemplates(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	const used, unused = databasePrefix + templateInfix + "used", databasePrefix + templateInfix + "unused"
+	used, unused := us.prefix+templateInfix+"used", us.prefix+templateInfix+"unused"
 	for _, name := range []string{used, unused} {
 		if err := us.createDatabase(t.Context(), name, "template0"); err != nil {
 			t.Fatal(err)

@@ -6,6 +6,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"hash/crc32"
 	"net/url"
 	"os"
 	"path/filepath"
@@ -35,8 +36,8 @@ const memoryDir = "/dev/shm"
 // minMemory is what must be free there, in bytes: many times what the server needs, as containers have little of it.
 const minMemory = 4 << 30
 
-// databasePrefix begins the name of every database of this package: jl_<owner>_<number>, jl_template_<hash>. On a server
-// that a program names itself (Create) it is jlt_<hash>_, by the database that its keepers meet in.
+// databasePrefix begins the name of every database of this package: jl_<keepers>_<owner>_<number> and
+// jl_<keepers>_template_<hash>, where keepers is a hash of the database that the keepers connect to.
 const databasePrefix = "jl_"
 
 // The first keys of our advisory locks; the second is an owner, or the hash of a template's name.
@@ -52,7 +53,7 @@ const maxSwept = 32
 // server is the Postgres of this process, acquired once and given back by the end of the process.
 type server struct {
 	base   *url.URL        // of the database that all keepers connect to, since advisory locks are each database's own
-	prefix string          // of the names of its databases
+	prefix string          // of the names of its databases: jl_<keepers>_
 	lease  *embedded.Lease // nil for another's server
 	owner  uint32          // names this process in names of databases
 	count  atomic.Int64    // of databases that it has named
@@ -94,11 +95,11 @@ func withHint(err error) error {
 	return err
 }
 
-// connect finds or starts the server of this user and makes this process known to it.
+// connect finds or starts the server of this user, or the one in the environment, and makes this process known to it.
 func connect(ctx context.Context) (*server, error) {
 	if address := os.Getenv(urlVariable); address != "" {
-		s := &server{prefix: databasePrefix}
-		if err := s.enter(ctx, address); err != nil {
+		s, err := enter(ctx, address)
+		if err != nil {
 			return nil, fmt.Errorf("%s: %w", urlVariable, err)
 		}
 		return s, nil
@@ -107,34 +108,40 @@ func connect(ctx context.Context) (*server, error) {
 	if err != nil {
 		return nil, err
 	}
-	s := &server{prefix: databasePrefix, lease: lease}
-	return s, s.enter(ctx, lease.URL())
+	s, err := enter(ctx, lease.URL())
+	if err != nil {
+		return nil, errors.Join(err, lease.Close())
+	}
+	s.lease = lease
+	return s, nil
 }
 
-// enter makes this process known to the server at address and drops what killed processes left.
-func (s *server) enter(ctx context.Context, address string) error {
+// enter makes this process known to the server at address and drops what killed processes left. Locks are each
+// database's own: the names of ours tell in which one their keepers meet, or who meets in another would take living
+// ones for left over.
+func enter(ctx context.Context, address string) (*server, error) {
 	base, err := url.Parse(address)
 	if err != nil || !strings.HasPrefix(base.Scheme, "postgres") {
-		return errors.New("it is no URL such as postgres://user@host/database")
+		return nil, errors.New("it is no URL such as postgres://user@host/database")
 	}
-	s.base = base
+	s := &server{base: base, prefix: fmt.Sprintf("%s%04x_", databasePrefix, crc32.ChecksumIEEE([]byte(base.Path))>>16)}
 	var id [4]byte
 	rand.Read(id[:])
 	s.owner = binary.BigEndian.Uint32(id[:])
 	if s.keeper, err = pgx.Connect(ctx, address); err != nil {
-		return fmt.Errorf("connect: %w", err)
+		return nil, fmt.Errorf("connect: %w", err)
 	}
 	// Another's server may cut off sessions that do nothing, which is all that this one is for.
 	if _, err := s.keeper.Exec(ctx, `SET idle_session_timeout = 0`); err != nil {
-		return fmt.Errorf("keep a session: %w", err)
+		return nil, fmt.Errorf("keep a session: %w", err)
 	}
 	if _, err := s.keeper.Exec(ctx, `SELECT pg_advisory_lock($1, $2)`, int32(ownerLocks), int32(s.owner)); err != nil {
-		return fmt.Errorf("lock the name of this process: %w", err)
+		return nil, fmt.Errorf("lock the name of this process: %w", err)
 	}
 	if err := s.sweep(ctx); err != nil {
-		return fmt.Errorf("drop what killed tests left behind: %w", err)
+		return nil, fmt.Errorf("drop what killed tests left behind: %w", err)
 	}
-	return nil
+	return s, nil
 }
 
 // acquire takes a share in the user's test server of the newest major version that is installed.
