@@ -5,7 +5,7 @@ GO ?= go
 # The race detector needs a C compiler; without one the tests run without it and say so.
 RACE := $(shell command -v $${CC:-gcc} >/dev/null 2>&1 && echo -race)
 
-.PHONY: demo test check bench soak build help
+.PHONY: demo test check bench soak build help pgbouncer
 
 help: ## this list
 	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/' | expand -t 10
@@ -16,11 +16,23 @@ build: ## bin/jobledger
 demo: build ## the main job on real input: three workers, one killed, one frozen; under a minute
 	./bin/jobledger demo
 
-test: ## all tests against a real Postgres; about five minutes on two cores
+test: pgbouncer ## all tests against a real Postgres; about five minutes on two cores
 ifeq ($(RACE),)
 	@echo "note: no C compiler found (CC or gcc): the tests run without the race detector"
 endif
 	$(GO) test $(RACE) -timeout 20m ./...
+
+# Debian's PgBouncer, for the tests behind a pooler. Without it, and without root, they are skipped and say so. The
+# tests start their own: no service is left running.
+pgbouncer:
+	@PATH="$$PATH:/usr/sbin"; command -v pgbouncer >/dev/null && exit 0; \
+	if [ "$$(id -u)" != 0 ] || ! command -v apt-get >/dev/null; then \
+		echo "note: no PgBouncer found: its tests are skipped (hint: apt-get install pgbouncer)"; exit 0; fi; \
+	echo "installing PgBouncer for the tests"; export DEBIAN_FRONTEND=noninteractive RUNLEVEL=1; \
+	install="apt-get install -y -qq --no-install-recommends pgbouncer"; \
+	$$install >/dev/null 2>&1 || { apt-get update -qq && $$install; } >/dev/null 2>&1 || \
+		echo "note: PgBouncer cannot be installed: its tests are skipped (hint: apt-get install pgbouncer)"; \
+	if [ -d /run/systemd/system ]; then systemctl disable --now pgbouncer >/dev/null 2>&1; fi; true
 
 check: ## formatting, vet, staticcheck
 	@test -z "$$(gofmt -l .)" || { gofmt -l .; echo "error: not formatted (hint: gofmt -w .)"; exit 1; }

@@ -6,6 +6,9 @@
 // alone: databases named jl_* are dropped), JOBLEDGER_TEST_PG_BIN to use the Postgres in that folder, or
 // JOBLEDGER_TEST_DATA_DIR to have the data there. Without the last they are in memory where there is enough
 // (/dev/shm/jobledger-pgtest-<uid>), and stay for the next run.
+//
+// Two more variables run any test under other conditions: JOBLEDGER_TEST_ISOLATION is the default isolation of each
+// database, such as "serializable"; JOBLEDGER_TEST_POOL says how DB.Pool reaches it, see poolVariable.
 package pgtest
 
 import (
@@ -16,7 +19,6 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
-	"github.com/jackc/pgx/v5/pgtype"
 	"github.com/jackc/pgx/v5/pgxpool"
 )
 
@@ -84,30 +86,15 @@ func create(t testing.TB, server *server, template string, options []Option) *DB
 		t.Fatalf("pgtest: %v", err)
 	}
 	t.Cleanup(func() { db.remove(t, server) })
-	pool, err := openPool(ctx, db.URL, c.maxConns, t.Name())
+	if err := server.setIsolation(ctx, db.Name); err != nil {
+		t.Fatalf("pgtest: %v", err)
+	}
+	pool, err := db.openPool(t, c.maxConns)
 	if err != nil {
 		t.Fatalf("pgtest: open a pool: %v", err)
 	}
 	db.Pool = pool
 	return db
-}
-
-// openPool opens a pool whose connections carry the test's name, so that pg_stat_activity tells whose they are, and
-// return times in UTC.
-func openPool(ctx context.Context, url string, maxConns int32, test string) (*pgxpool.Pool, error) {
-	settings, err := pgxpool.ParseConfig(url)
-	if err != nil {
-		return nil, err
-	}
-	settings.MaxConns = maxConns
-	settings.ConnConfig.RuntimeParams["application_name"] = test[:min(len(test), 63)]
-	settings.AfterConnect = func(_ context.Context, conn *pgx.Conn) error {
-		conn.TypeMap().RegisterType(&pgtype.Type{
-			Name: "timestamptz", OID: pgtype.TimestamptzOID, Codec: &pgtype.TimestamptzCodec{ScanLocation: time.UTC},
-		})
-		return nil
-	}
-	return pgxpool.NewWithConfig(ctx, settings)
 }
 
 // remove closes what the test has used and drops its database.

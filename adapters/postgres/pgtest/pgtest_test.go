@@ -21,7 +21,7 @@ func TestNew(t *testing.T) {
 		one := New(t)
 		t.Logf("a database of its own: %s", time.Since(begin))
 		other := New(t)
-		exec(t, one, `CREATE TABLE jobledger.mine ()`)
+		execute(t, one, `CREATE TABLE jobledger.mine ()`)
 		for _, c := range []struct {
 			db   *DB
 			name string
@@ -293,7 +293,7 @@ func TestAnothersServer(t *testing.T) {
 	}
 }
 
-func exec(t *testing.T, db *DB, statement string) {
+func execute(t *testing.T, db *DB, statement string) {
 	t.Helper()
 	if _, err := db.Pool.Exec(t.Context(), statement); err != nil {
 		t.Fatal(err)
