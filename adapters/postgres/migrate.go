@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/jackc/pgx/v5/stdlib"
 	"github.com/pressly/goose/v3"
 	"github.com/pressly/goose/v3/database"
@@ -53,15 +54,21 @@ func (s Status) Empty() bool { return s.Migration == 0 && s.Functions == 0 }
 // MigrateUp brings the schema to the state that this binary needs: the schema itself, the
 // numbered migrations, then the transition functions if theirs is a higher version, then
 // event partitions ahead. It is safe to run twice and by several processes at once; databaseURL
-// must be a direct one, since the migrations hold a session lock.
+// must be a direct one, since the migrations hold a session lock: through a transaction pooler it
+// does nothing and returns a *SessionError.
 func MigrateUp(ctx context.Context, databaseURL, schema string) error {
 	if err := projections.CheckSchema(schema); err != nil {
 		return fmt.Errorf("migrate: %w", err)
 	}
-	db, err := openIn(databaseURL, schema)
+	cfg, err := sessionConfig(databaseURL, schema)
 	if err != nil {
 		return fmt.Errorf("migrate: %w", err)
 	}
+	if err := checkDirect(ctx, cfg); err != nil {
+		return fmt.Errorf("migrate: %w", err)
+	}
+	db := stdlib.OpenDB(*cfg)
+	db.SetMaxOpenConns(2) // one holds the session lock, one works
 	defer db.Close()
 	// IF NOT EXISTS alone is no protection: two sessions that create the same schema at once
 	// collide in the catalogue, hence the lock.
@@ -119,28 +126,32 @@ func applyFunctions(ctx context.Context, db *sql.DB, schema string) error {
 	})
 }
 
-// MigrateStatus reads how far the schema is; it changes nothing.
+// MigrateStatus reads how far the schema is; it changes nothing, and works through poolers.
 func MigrateStatus(ctx context.Context, databaseURL, schema string) (Status, error) {
 	s := Status{Schema: schema, LatestFunctions: ledger.FunctionsVersion, LatestMigration: latestMigration()}
-	db, err := openIn(databaseURL, schema)
+	cfg, err := connConfig(databaseURL)
 	if err != nil {
 		return s, fmt.Errorf("migration status: %w", err)
 	}
-	defer db.Close()
+	conn, err := pgx.ConnectConfig(ctx, cfg)
+	if err != nil {
+		return s, fmt.Errorf("migration status: %w", err)
+	}
+	defer conn.Close(context.WithoutCancel(ctx))
+	migrationTable, functionVersion := quote(schema)+"."+migrationTable, quote(schema)+".function_version"
 	var migrated, functions bool
-	err = db.QueryRowContext(ctx, `SELECT to_regclass($1) IS NOT NULL, to_regclass($2) IS NOT NULL`,
-		quote(schema)+"."+migrationTable, quote(schema)+".function_version").Scan(&migrated, &functions)
+	err = conn.QueryRow(ctx, `SELECT to_regclass($1) IS NOT NULL, to_regclass($2) IS NOT NULL`, migrationTable, functionVersion).Scan(&migrated, &functions)
 	if err != nil {
 		return s, fmt.Errorf("migration status: %w", err)
 	}
 	if migrated {
-		if err := db.QueryRowContext(ctx, "SELECT coalesce(max(version_id), 0) FROM "+migrationTable+" WHERE is_applied").Scan(&s.Migration); err != nil {
+		if err := conn.QueryRow(ctx, "SELECT coalesce(max(version_id), 0) FROM "+migrationTable+" WHERE is_applied").Scan(&s.Migration); err != nil {
 			return s, fmt.Errorf("migration status: %w", err)
 		}
 	}
 	if functions {
-		err := db.QueryRowContext(ctx, "SELECT version, digest FROM function_version").Scan(&s.Functions, &s.FunctionsDigest)
-		if err != nil && !errors.Is(err, sql.ErrNoRows) {
+		err := conn.QueryRow(ctx, "SELECT version, digest FROM "+functionVersion).Scan(&s.Functions, &s.FunctionsDigest)
+		if err != nil && !errors.Is(err, pgx.ErrNoRows) {
 			return s, fmt.Errorf("migration status: %w", err)
 		}
 		s.FunctionsChanged = s.Functions == s.LatestFunctions && s.FunctionsDigest != ledger.FunctionsDigest()
@@ -201,20 +212,30 @@ func newProvider(db *sql.DB) (*goose.Provider, error) {
 	return goose.NewProvider("", db, migrations.FS, goose.WithStore(store), goose.WithDisableGlobalRegistry(true), goose.WithSessionLocker(locker))
 }
 
-// openIn opens databaseURL with search_path set to the schema, through the simple protocol:
-// it runs once, and a pooler in between keeps no prepared statements.
-func openIn(databaseURL, schema string) (*sql.DB, error) {
-	cfg, err := pgx.ParseConfig(databaseURL)
+// sessionConfig is how migrations connect: with search_path set to the schema, under no limit for a
+// single statement that a role may have, through the simple protocol (it runs once).
+func sessionConfig(databaseURL, schema string) (*pgx.ConnConfig, error) {
+	cfg, err := connConfig(databaseURL)
 	if err != nil {
 		return nil, err
 	}
 	cfg.RuntimeParams["search_path"] = quote(schema) + ", pg_temp"
+	cfg.RuntimeParams["statement_timeout"] = "0"
+	cfg.RuntimeParams[isolationParameter] = "read committed"
+	return cfg, nil
+}
+
+// connConfig reads a URL, which may have the settings of a pool in it, too.
+func connConfig(databaseURL string) (*pgx.ConnConfig, error) {
+	pool, err := pgxpool.ParseConfig(databaseURL)
+	if err != nil {
+		return nil, err
+	}
+	cfg := pool.ConnConfig
 	cfg.RuntimeParams["application_name"] = "jobledger migrate"
 	cfg.DefaultQueryExecMode = pgx.QueryExecModeSimpleProtocol
 	cfg.ConnectTimeout = 10 * time.Second
-	db := stdlib.OpenDB(*cfg)
-	db.SetMaxOpenConns(2) // one holds the session lock, one works
-	return db, nil
+	return cfg, nil
 }
 
 func inTx(ctx context.Context, db *sql.DB, f func(*sql.Tx) error) error {

@@ -32,13 +32,14 @@ type app struct {
 	logLevel    string
 	json        bool
 
-	urlByFlag bool // the database URL, or the data directory, is on the command line and not in the environment
+	urlByFlag    bool // the database URL, or the data directory, is on the command line and not in the environment
+	directByFlag bool // so is the direct URL
 }
 
 // globalFlags are the flags of every command.
 func (a *app) globalFlags(flags *pflag.FlagSet) {
 	flags.StringVar(&a.databaseURL, "database-url", "", "Postgres to use (env DATABASE_URL); without one a private Postgres is used")
-	flags.StringVar(&a.directURL, "direct-url", "", "Postgres for migrations, past a pooler (env JOBLEDGER_DIRECT_URL)")
+	flags.StringVar(&a.directURL, "direct-url", "", "the same database past a pooler, for what needs a session (env JOBLEDGER_DIRECT_URL)")
 	flags.StringVar(&a.dataDir, "data-dir", "", "folder of the private Postgres (env JOBLEDGER_DATA_DIR)")
 	flags.StringVar(&a.schema, "schema", "", "schema of the ledger (env JOBLEDGER_SCHEMA, default "+ledger.DefaultSchema+")")
 	flags.StringVar(&a.pgBin, "pg-bin", "", "folder with initdb and postgres for the private Postgres")
@@ -67,6 +68,7 @@ func (a *app) settle(cmd *cobra.Command) error {
 	default:
 		a.databaseURL, a.dataDir = os.Getenv("DATABASE_URL"), os.Getenv("JOBLEDGER_DATA_DIR")
 	}
+	a.directByFlag = a.directURL != ""
 	fromEnv(&a.directURL, "JOBLEDGER_DIRECT_URL")
 	fromEnv(&a.schema, "JOBLEDGER_SCHEMA")
 	if a.schema == "" {
@@ -141,6 +143,9 @@ func (a *app) flagsAgain() string {
 	text := ""
 	if a.urlByFlag && a.databaseURL != "" {
 		text += " --database-url " + shellWord(withoutPassword(a.databaseURL))
+	}
+	if a.directByFlag && !a.private() {
+		text += " --direct-url " + shellWord(withoutPassword(a.directURL))
 	}
 	if a.urlByFlag && a.dataDir != "" {
 		text += " --data-dir " + shellWord(a.dataDir)

@@ -10,6 +10,7 @@ import (
 	"github.com/jackc/pgerrcode"
 	"github.com/jackc/pgx/v5/pgconn"
 
+	"github.com/jobledger/jobledger/adapters/postgres"
 	"github.com/jobledger/jobledger/adapters/postgres/embedded"
 	"github.com/jobledger/jobledger/domain"
 )
@@ -149,6 +150,10 @@ func (a *app) hint(err error) string {
 	var private *embedded.Error
 	if errors.As(err, &private) {
 		return private.Hint
+	}
+	var session *postgres.SessionError
+	if errors.As(err, &session) {
+		return session.Hint
 	}
 	var config *pgconn.ParseConfigError
 	if errors.As(err, &config) {

@@ -30,7 +30,7 @@ func migrateUpCommand(a *app) *cobra.Command {
 		Long: `Bring the schema to what this binary needs: the numbered migrations, then the transition functions.
 It is safe to run twice, by several processes at once, and while workers are at work.
 
-Behind a transaction pooler give --direct-url too: migrations hold a lock of their session.`,
+Behind a transaction pooler give --direct-url too: migrations hold a lock of their session, and refuse to run without.`,
 		Example: `  jobledger migrate up --database-url postgres://me@db/app
   jobledger migrate up --database-url postgres://me@pooler/app --direct-url postgres://me@db/app
   jobledger migrate up --schema staging`,
@@ -87,10 +87,10 @@ func migratePrintCommand(a *app) *cobra.Command {
 	}
 }
 
-// migrating runs f with the URL for migrations.
+// migrating runs f with the URL for migrations: past a pooler, if it is known.
 func (a *app) migrating(ctx context.Context, f func(url string) error) error {
 	if !a.private() {
-		return f(a.migrationURL(a.databaseURL))
+		return f(a.pastPooler(a.databaseURL))
 	}
 	lease, err := embedded.Acquire(ctx, a.pgOptions())
 	if err != nil {

@@ -19,15 +19,16 @@ import (
 // session is an open ledger. A private Postgres runs at least until it is closed.
 type session struct {
 	*ledger.Ledger
-	pool  *pgxpool.Pool
-	url   string
-	lease *embedded.Lease // nil on another's Postgres
+	pool      *pgxpool.Pool
+	url       string
+	directURL string          // past a pooler, for what needs a session of its own; url where no other is known
+	lease     *embedded.Lease // nil on another's Postgres
 }
 
 // open opens the ledger that the flags mean. On the private Postgres it brings the schema to what this binary needs;
 // elsewhere that is a decision of who owns the database, and the error says what to run.
 func (a *app) open(ctx context.Context) (_ *session, err error) {
-	s := &session{url: a.databaseURL}
+	s := &session{url: a.databaseURL, directURL: a.pastPooler(a.databaseURL)}
 	defer func() {
 		if err != nil {
 			err = errors.Join(err, s.close())
@@ -37,9 +38,9 @@ func (a *app) open(ctx context.Context) (_ *session, err error) {
 		if s.lease, err = embedded.Acquire(ctx, a.pgOptions()); err != nil {
 			return nil, err
 		}
-		s.url = s.lease.URL()
+		s.url, s.directURL = s.lease.URL(), s.lease.URL()
 	}
-	if err := a.fitSchema(ctx, a.migrationURL(s.url)); err != nil {
+	if err := a.fitSchema(ctx, s.url); err != nil {
 		return nil, err
 	}
 	if s.pool, err = postgres.OpenPool(ctx, postgres.PoolConfig{URL: s.url}); err != nil {
@@ -69,8 +70,8 @@ func (a *app) with(ctx context.Context, f func(*session) error) error {
 	return errors.Join(f(s), s.close())
 }
 
-// migrationURL is the URL for migrations: on another's Postgres the direct one, if there is one.
-func (a *app) migrationURL(databaseURL string) string {
+// pastPooler is the URL for what needs a session of its own: on another's Postgres the direct one, if there is one.
+func (a *app) pastPooler(databaseURL string) string {
 	if a.directURL != "" && !a.private() {
 		return a.directURL
 	}

@@ -1,0 +1,197 @@
+package postgres_test
+
+import (
+	"errors"
+	"testing"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/jobledger/jobledger/adapters/postgres"
+	"github.com/jobledger/jobledger/adapters/postgres/pgtest"
+	"github.com/jobledger/jobledger/domain"
+)
+
+// defaultTo sets what statements in new sessions of the database run under.
+func defaultTo(t *testing.T, db *pgtest.DB, isolation string) {
+	t.Helper()
+	execute(t, db, `ALTER DATABASE `+pgx.Identifier{db.Name}.Sanitize()+` SET default_transaction_isolation = '`+isolation+`'`)
+}
+
+func execute(t *testing.T, db *pgtest.DB, statement string, args ...any) {
+	t.Helper()
+	if _, err := db.Pool.Exec(t.Context(), statement, args...); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// isolation opens a pool and says what its statements run under.
+func isolation(t *testing.T, url string) (string, error) {
+	t.Helper()
+	pool, err := postgres.OpenPool(t.Context(), postgres.PoolConfig{URL: url, MaxConns: 2})
+	if err != nil {
+		return "", err
+	}
+	defer pool.Close()
+	var level string
+	err = pool.QueryRow(t.Context(), `SELECT current_setting('transaction_isolation')`).Scan(&level)
+	return level, err
+}
+
+// TestCase31_IsolationBehindAPooler: statements run under READ COMMITTED, or the pool is refused. The hint of the
+// refusal helps.
+func TestCase31_IsolationBehindAPooler(t *testing.T) {
+	t.Parallel()
+	for name, settings := range map[string][]string{
+		"refuses_the_setting": nil,
+		"drops_the_setting":   {"ignore_startup_parameters = default_transaction_isolation"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			db := pgtest.New(t)
+			if level, err := isolation(t, db.PgBouncer(t, settings...)); err != nil || level != "read committed" {
+				t.Errorf("got %q and %v", level, err)
+			}
+			defaultTo(t, db, "serializable")
+			if level, err := isolation(t, db.URL); err != nil || level != "read committed" {
+				t.Errorf("past the pooler: got %q and %v", level, err)
+			}
+			_, err := isolation(t, db.PgBouncer(t, settings...))
+			var session *postgres.SessionError
+			if !errors.As(err, &session) || session.Hint == "" {
+				t.Errorf("the database defaults to serializable: got %v, want a SessionError", err)
+			}
+			execute(t, db, `ALTER ROLE current_user IN DATABASE `+pgx.Identifier{db.Name}.Sanitize()+` SET default_transaction_isolation = 'read committed'`)
+			if level, err := isolation(t, db.PgBouncer(t, settings...)); err != nil || level != "read committed" {
+				t.Errorf("with the hint followed: got %q and %v", level, err)
+			}
+		})
+	}
+}
+
+// TestCase32_MigrateUpNeedsASession: through a pooler nothing is done and no lock is left, whatever the pooler says to
+// the settings that a session of a migration begins with.
+func TestCase32_MigrateUpNeedsASession(t *testing.T) {
+	t.Parallel()
+	for name, settings := range map[string][]string{
+		"refuses_settings": nil,
+		"drops_settings":   {"ignore_startup_parameters = search_path, statement_timeout, lock_timeout, default_transaction_isolation"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			db := pgtest.Empty(t)
+			pooled := db.PgBouncer(t, settings...)
+			err := postgres.MigrateUp(t.Context(), pooled, "ledger")
+			if session, ok := errors.AsType[*postgres.SessionError](err); !ok || session.Hint == "" {
+				t.Errorf("got %v, want a SessionError", err)
+			}
+			if s, err := postgres.MigrateStatus(t.Context(), pooled, "ledger"); err != nil || !s.Empty() {
+				t.Errorf("status through the pooler: %+v, %v, want empty", s, err)
+			}
+			db.WaitTrue(t, "no lock is left", `SELECT count(*) = 0 FROM pg_locks WHERE locktype = 'advisory' AND database = (SELECT oid FROM pg_database WHERE datname = current_database())`)
+			migrateUp(t, db, nastySchema)
+			if s, err := postgres.MigrateStatus(t.Context(), pooled, nastySchema); err != nil || !s.UpToDate() {
+				t.Errorf("status through the pooler: %+v, %v, want up to date", s, err)
+			}
+		})
+	}
+}
+
+// TestSharesServer: whether a pooler gives the server process of an idle connection to others, told by what it does.
+func TestSharesServer(t *testing.T) {
+	t.Parallel()
+	db := pgtest.Empty(t)
+	for name, c := range map[string]struct {
+		url  func() string
+		want bool
+	}{
+		"direct":           {func() string { return db.URL }, false},
+		"session":          {func() string { return db.PgBouncer(t, "pool_mode = session") }, false},
+		"transaction":      {func() string { return db.PgBouncer(t) }, true},
+		"one_server":       {func() string { return db.PgBouncer(t, "default_pool_size = 1") }, true},
+		"round_robin":      {func() string { return db.PgBouncer(t, "server_round_robin = 1", "default_pool_size = 5") }, true},
+		"round_robin_warm": {func() string { return warmed(t, db.PgBouncer(t, "server_round_robin = 1", "default_pool_size = 2")) }, true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			cfg, err := pgx.ParseConfig(c.url())
+			if err != nil {
+				t.Fatal(err)
+			}
+			cfg.DefaultQueryExecMode = pgx.QueryExecModeSimpleProtocol
+			conn, err := pgx.ConnectConfig(t.Context(), cfg)
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer conn.Close(t.Context())
+			if shares, err := postgres.SharesServer(t.Context(), conn, cfg); err != nil || shares != c.want {
+				t.Errorf("got %t and %v, want %t", shares, err, c.want)
+			}
+		})
+	}
+}
+
+// warmed returns the URL once the pooler has two idle servers.
+func warmed(t *testing.T, url string) string {
+	t.Helper()
+	var txs []pgx.Tx
+	for range 2 {
+		conn, err := pgx.Connect(t.Context(), url)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer conn.Close(t.Context())
+		tx, err := conn.Begin(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		txs = append(txs, tx)
+	}
+	for _, tx := range txs {
+		if err := tx.Rollback(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return url
+}
+
+// TestPoolMaxConns: the bound comes from the caller, or else from the URL.
+func TestPoolMaxConns(t *testing.T) {
+	t.Parallel()
+	db := pgtest.Empty(t)
+	for _, c := range []struct {
+		url  string
+		max  int32
+		want int32
+	}{{db.URL, 0, 8}, {db.URL, 1, 1}, {db.URL + "&pool_max_conns=3", 0, 3}, {db.URL + "&pool_max_conns=3", 5, 5}} {
+		pool, err := postgres.OpenPool(t.Context(), postgres.PoolConfig{URL: c.url, MaxConns: c.max})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := pool.Config().MaxConns; got != c.want {
+			t.Errorf("MaxConns %d with %s gave %d, want %d", c.max, c.url, got, c.want)
+		}
+		pool.Close()
+	}
+	var field *domain.FieldError
+	if _, err := postgres.OpenPool(t.Context(), postgres.PoolConfig{URL: db.URL, MaxConns: -1}); !errors.As(err, &field) || field.Field != "max_conns" {
+		t.Errorf("MaxConns -1: got %v, want a FieldError", err)
+	}
+	if _, err := postgres.MigrateStatus(t.Context(), db.URL+"&pool_max_conns=3", "ledger"); err != nil {
+		t.Errorf("a URL with settings of the pool: %v", err)
+	}
+}
+
+// TestMigrateUpUnderARoleOfItsOwn: what a role limits, or sets otherwise, for its statements does not stop a migration.
+func TestMigrateUpUnderARoleOfItsOwn(t *testing.T) {
+	t.Parallel()
+	db := pgtest.Empty(t)
+	role := `ALTER ROLE current_user IN DATABASE ` + pgx.Identifier{db.Name}.Sanitize()
+	for _, setting := range []string{"statement_timeout = '1ms'", "default_transaction_isolation = 'serializable'", "search_path = 'elsewhere'"} {
+		execute(t, db, role+" SET "+setting)
+	}
+	migrateUp(t, db, "ledger")
+	execute(t, db, role+" RESET ALL")
+	if s := status(t, db, "ledger"); !s.UpToDate() {
+		t.Errorf("status is %+v", s)
+	}
+	lives(t, db, "ledger")
+}

@@ -1,0 +1,27 @@
+package main
+
+import (
+	"testing"
+
+	"github.com/jobledger/jobledger/adapters/postgres/pgtest"
+)
+
+// TestCase31_SessionsThroughAPooler plays the sessions of TestScript through a PgBouncer in transaction mode with two
+// server connections.
+func TestCase31_SessionsThroughAPooler(t *testing.T) {
+	t.Parallel()
+	eachScript(t, "testdata/script", func(t *testing.T, file string) {
+		db := pgtest.New(t)
+		runScript(t, file, map[string]string{"DATABASE_URL": db.PgBouncer(t), "JOBLEDGER_DATA_DIR": "/nowhere"}, databaseCommands(t, db))
+	})
+}
+
+// TestCase32_MigrationsPastAPooler plays what happens with and without the database's own address, which $DIRECT names.
+func TestCase32_MigrationsPastAPooler(t *testing.T) {
+	t.Parallel()
+	eachScript(t, "testdata/pooler", func(t *testing.T, file string) {
+		db := pgtest.Empty(t)
+		runScript(t, file, map[string]string{"DATABASE_URL": db.PgBouncer(t), "UNUSED_POOLER": db.PgBouncer(t), "DIRECT": db.URL,
+			"DATABASE": db.Name, "JOBLEDGER_DATA_DIR": "/nowhere"}, databaseCommands(t, db))
+	})
+}
