@@ -121,8 +121,8 @@ func one(answers []Answer, err error) (Answer, error) {
 }
 
 // split turns leases into the two arrays that the SQL functions take.
-func split(held []Held) ([][16]byte, []int) {
-	jobs, generations := make([][16]byte, len(held)), make([]int, len(held))
+func split(held []Held) (ids, []int) {
+	jobs, generations := make(ids, len(held)), make([]int, len(held))
 	for i, h := range held {
 		jobs[i], generations[i] = h.JobID, h.Generation
 	}
@@ -151,16 +151,6 @@ func isConnectionError(err error) bool {
 	var connect *pgconn.ConnectError
 	return errors.As(err, &op) || errors.As(err, &connect) || errors.Is(err, io.EOF) ||
 		errors.Is(err, io.ErrUnexpectedEOF) || errors.Is(err, net.ErrClosed)
-}
-
-// newSalts are n random salts. Arrays of ids go to the driver as [16]byte: it encodes those without
-// reflection, thirty times faster than uuid.UUID.
-func newSalts(n int) [][16]byte {
-	salts := make([][16]byte, n)
-	for i := range salts {
-		salts[i] = uuid.New()
-	}
-	return salts
 }
 
 func deref[T any](p *T) T {

@@ -43,11 +43,11 @@ func (l *Ledger) byOperator(ctx context.Context, verb domain.Verb, jobs []uuid.U
 	if err := by.check(len(jobs)); err != nil {
 		return nil, fmt.Errorf("%s: %w", verb, err)
 	}
-	ids := make([][16]byte, len(jobs))
+	targets := make(ids, len(jobs))
 	for i, job := range jobs {
-		ids[i] = job
+		targets[i] = job
 	}
-	return l.call(ctx, pgxQuerier{l.pool}, verb, nil, len(jobs), ids, nullable(by.Actor), nullable(by.Reason), nullable(by.Operation))
+	return l.call(ctx, pgxQuerier{l.pool}, verb, nil, len(jobs), targets, nullable(by.Actor), nullable(by.Reason), nullable(by.Operation))
 }
 
 func (by ByOperator) check(jobs int) error {

@@ -112,7 +112,7 @@ func (l *Ledger) enqueue(ctx context.Context, q querier, jobs []EnqueueParams, o
 		b.policies[i] = id
 	}
 	answers, err := l.call(ctx, q, domain.VerbEnqueue, nil, len(jobs), b.kinds, orNil(b.args), b.tags, b.priorities, orNil(b.dues), orNil(b.delays), b.policies,
-		orNil(b.keys), orNil(b.ttls), orNil(b.facts), b.triggerKinds, orNil(b.triggerRefs), orNil(b.parents), orNil(b.works), orNil(b.pins), b.ids, b.salts, nullable(l.cfg.Actor), !b.chosen)
+		orNil(b.keys), orNil(b.ttls), orNil(b.facts), b.triggerKinds, orNil(b.triggerRefs), b.parents.orNil(), b.works.orNil(), orNil(b.pins), b.ids, b.salts, nullable(l.cfg.Actor), !b.chosen)
 	var pg *pgconn.PgError
 	if errors.As(err, &pg) && pg.Code == pgerrcode.UniqueViolation {
 		return nil, fmt.Errorf("%w: %w", domain.ErrExists, err) // another transaction took the id at the same time
@@ -152,7 +152,7 @@ func enqueued(answers []Answer, jobs []EnqueueParams) ([]Enqueued, error) {
 type enqueueBatch struct {
 	chosen bool // an id came from the caller
 
-	ids, salts           [][16]byte
+	ids, salts           ids
 	kinds, tags          []string
 	priorities, policies []int
 	args, keys, facts    []*string
@@ -160,7 +160,7 @@ type enqueueBatch struct {
 	delays, ttls         []*time.Duration
 	triggerKinds         []string
 	triggerRefs          []*string
-	parents, works       []*uuid.UUID
+	parents, works       refs
 	pins                 []*int
 }
 
@@ -198,7 +198,7 @@ func (b *enqueueBatch) add(p EnqueueParams) error {
 	b.args, b.keys, b.facts = append(b.args, args), append(b.keys, nullable(p.Key)), append(b.facts, facts)
 	b.dues, b.delays, b.ttls = append(b.dues, nullable(p.ScheduledFor)), append(b.delays, nullable(p.Delay)), append(b.ttls, ttl)
 	b.triggerKinds, b.triggerRefs = append(b.triggerKinds, p.Origin.TriggerKind), append(b.triggerRefs, nullable(p.Origin.TriggerRef))
-	b.parents, b.works = append(b.parents, nullable(p.Origin.ParentID)), append(b.works, nullable(p.Origin.WorkID))
+	b.parents, b.works = append(b.parents, p.Origin.ParentID), append(b.works, p.Origin.WorkID)
 	b.pins = append(b.pins, nullable(p.Origin.PinID))
 	return nil
 }
