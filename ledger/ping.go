@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/jackc/pgx/v5"
+
 	"github.com/jobledger/jobledger/domain"
 )
 
@@ -29,6 +31,29 @@ type PingParams struct {
 // ErrNotFound means that the caller has lost the job and must stop working on it; ErrBusy means that
 // the lease stands as it was. It never waits for a lock.
 func (l *Ledger) Ping(ctx context.Context, p PingParams) ([]Answer, error) {
+	return l.ping(ctx, pgxQuerier{l.pool}, p)
+}
+
+// beginPing begins a transaction that a caller who is frozen in the middle of it holds for five seconds at most:
+// nobody can take back a job whose row is locked.
+const beginPing = `BEGIN ISOLATION LEVEL READ COMMITTED; SET LOCAL idle_in_transaction_session_timeout = '5s'`
+
+// PingWhenConnected is Ping for a caller whose leases change while it waits for a connection: choose is called once
+// there is one, in the pool as well as in a pooler behind it, and returns what is to be pinged. From then on it waits
+// for nobody. It returns no answers if choose returns nothing.
+func (l *Ledger) PingWhenConnected(ctx context.Context, p PingParams, choose func() []Ping) (answers []Answer, err error) {
+	err = pgx.BeginTxFunc(ctx, l.pool, pgx.TxOptions{BeginQuery: beginPing}, func(tx pgx.Tx) error {
+		p.Pings = choose()
+		answers, err = l.ping(ctx, pgxQuerier{tx}, p)
+		return err
+	})
+	if err != nil {
+		return nil, fmt.Errorf("ping: %w", err)
+	}
+	return answers, nil
+}
+
+func (l *Ledger) ping(ctx context.Context, q querier, p PingParams) ([]Answer, error) {
 	if len(p.Pings) == 0 {
 		return nil, nil
 	}
@@ -51,7 +76,7 @@ func (l *Ledger) Ping(ctx context.Context, p PingParams) ([]Answer, error) {
 		return nil, fmt.Errorf("ping: %w", err)
 	}
 	jobs, generations := split(held)
-	return l.call(ctx, pgxQuerier{l.pool}, domain.VerbPing, held, len(held), p.Worker, jobs, generations, p.Lease, progress, salts)
+	return l.call(ctx, q, domain.VerbPing, held, len(held), p.Worker, jobs, generations, p.Lease, progress, salts)
 }
 
 // checkHeld is the door of every fenced verb.

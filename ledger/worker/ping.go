@@ -27,15 +27,13 @@ func (w *Worker) pingLoop(ctx context.Context) {
 			return
 		}
 		wait = jittered(w.cfg.PingEvery)
-		batch, over, more := w.takeForPing()
+		if w.countLeases() == 0 {
+			continue
+		}
+		more, err := w.pingDue(ctx)
 		if more {
 			wait /= 10
 		}
-		if len(batch) == 0 {
-			continue
-		}
-		err := w.pingBatch(ctx, batch)
-		w.pinged(batch, over)
 		if err != nil {
 			trouble.failed(ctx, err)
 			wait = pauses.NextBackOff()
@@ -46,14 +44,37 @@ func (w *Worker) pingLoop(ctx context.Context) {
 	}
 }
 
-// pingBatch pings leases that takeForPing has marked. A progress that the database finds fault with
-// is given up: it must not cost the leases.
-func (w *Worker) pingBatch(ctx context.Context, batch []*lease) error {
+// pingDue pings the leases whose time has come. They are marked only when there is a connection: a
+// handler that waits for the mark to go, with a transaction of its own open, may be the one who has
+// the last.
+func (w *Worker) pingDue(ctx context.Context) (more bool, err error) {
 	ctx, cancel := context.WithTimeout(ctx, w.callTimeout())
 	defer cancel()
-	err := w.ping(ctx, batch)
-	if err == nil || !isDataError(err) {
-		return err
+	var c pingCall
+	var over chan struct{}
+	answers, err := w.l.PingWhenConnected(ctx, w.pingParams(nil), func() []ledger.Ping {
+		var batch []*lease
+		batch, over, more = w.takeForPing()
+		c = w.newPingCall(batch)
+		return c.pings
+	})
+	if over == nil {
+		return false, err
+	}
+	defer w.pinged(c.batch, over)
+	if err = c.check(answers, err); err != nil {
+		w.giveUpProgress(ctx, c.batch, err)
+		return more, err
+	}
+	w.heardAll(c, answers)
+	return more, nil
+}
+
+// giveUpProgress forgets a progress that the database finds fault with, and says whether it was that:
+// it must not cost the leases.
+func (w *Worker) giveUpProgress(ctx context.Context, batch []*lease, err error) bool {
+	if !isDataError(err) {
+		return false
 	}
 	w.mu.Lock()
 	for _, l := range batch {
@@ -61,7 +82,7 @@ func (w *Worker) pingBatch(ctx context.Context, batch []*lease) error {
 	}
 	w.mu.Unlock()
 	w.log.LogAttrs(ctx, slog.LevelError, "progress cannot be stored", slog.Any("error", err))
-	return w.ping(ctx, batch)
+	return true
 }
 
 // takeForPing marks and returns the leases to ping: of running handlers and of outcomes that were sent
@@ -98,32 +119,47 @@ func (w *Worker) pinged(batch []*lease, over chan struct{}) {
 	}
 }
 
-// ping makes the call for leases that are marked and acts on the answers.
-func (w *Worker) ping(ctx context.Context, batch []*lease) error {
-	pings := make([]ledger.Ping, len(batch))
-	told := make([]json.RawMessage, len(batch))
+// pingCall is one call for leases that are marked.
+type pingCall struct {
+	batch []*lease
+	pings []ledger.Ping
+	told  []json.RawMessage // the progress that goes with it
+	sent  time.Time
+}
+
+func (w *Worker) newPingCall(batch []*lease) pingCall {
+	c := pingCall{batch: batch, pings: make([]ledger.Ping, len(batch)), told: make([]json.RawMessage, len(batch))}
 	w.mu.Lock()
+	defer w.mu.Unlock()
 	for i, l := range batch {
-		pings[i].Held = l.held()
+		c.pings[i].Held = l.held()
 		if l.unsent {
-			told[i] = l.progress
-			pings[i].Progress = l.progress
+			c.told[i] = l.progress
+			c.pings[i].Progress = l.progress
 		}
 	}
-	w.mu.Unlock()
-	sent := time.Now()
-	answers, err := w.l.Ping(ctx, ledger.PingParams{Worker: w.cfg.Name, Lease: w.cfg.Lease, Pings: pings})
-	if err == nil && len(answers) != len(batch) {
-		err = fmt.Errorf("ping: got %d answers for %d jobs", len(answers), len(batch))
+	c.sent = time.Now()
+	return c
+}
+
+func (w *Worker) pingParams(pings []ledger.Ping) ledger.PingParams {
+	return ledger.PingParams{Worker: w.cfg.Name, Lease: w.cfg.Lease, Pings: pings}
+}
+
+// check wants an answer for each lease.
+func (c pingCall) check(answers []ledger.Answer, err error) error {
+	if err == nil && len(answers) != len(c.batch) {
+		return fmt.Errorf("ping: got %d answers for %d jobs", len(answers), len(c.batch))
 	}
-	if err != nil {
-		return err
-	}
-	w.stats.pings.Add(int64(len(batch)))
+	return err
+}
+
+// heardAll acts on the answers.
+func (w *Worker) heardAll(c pingCall, answers []ledger.Answer) {
+	w.stats.pings.Add(int64(len(c.batch)))
 	for i, a := range answers {
-		w.heard(batch[i], a, sent, told[i])
+		w.heard(c.batch[i], a, c.sent, c.told[i])
 	}
-	return nil
 }
 
 // heard acts on the answer to the ping of one lease.
@@ -162,7 +198,18 @@ func (w *Worker) tellProgress(ctx context.Context, batch []*lease) error {
 	if len(batch) == 0 {
 		return nil
 	}
-	return w.pingBatch(ctx, batch)
+	ctx, cancel := context.WithTimeout(ctx, w.callTimeout())
+	defer cancel()
+	c := w.newPingCall(batch)
+	answers, err := w.l.Ping(ctx, w.pingParams(c.pings))
+	if err = c.check(answers, err); err != nil {
+		if w.giveUpProgress(ctx, batch, err) {
+			return nil
+		}
+		return err
+	}
+	w.heardAll(c, answers)
+	return nil
 }
 
 // beatLoop shows the worker to people, every PingEvery and at least every half a minute.

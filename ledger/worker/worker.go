@@ -18,8 +18,10 @@
 //     with itself.
 //
 // A worker seldom has more than three calls to the database under way at once, and never more than
-// nine. Handlers that hold connections for long should have a pool of their own: a ping that waits for
-// a connection is a late ping.
+// nine. It needs no more than one connection, never waits for itself and takes turns with its handlers,
+// so that these should not hold connections for long (a ping that waits for one is a late ping), or have
+// a pool of their own. A handler that has a transaction open and asks the same pool for another
+// connection may wait for handlers that do as much: enqueue with EnqueueTx there, not with Enqueue.
 package worker
 
 import (
