@@ -42,12 +42,16 @@ const beginPing = `BEGIN ISOLATION LEVEL READ COMMITTED; SET LOCAL idle_in_trans
 // there is one, in the pool as well as in a pooler behind it, and returns what is to be pinged. From then on it waits
 // for nobody. It returns no answers if choose returns nothing.
 func (l *Ledger) PingWhenConnected(ctx context.Context, p PingParams, choose func() []Ping) (answers []Answer, err error) {
+	var refused error
 	err = pgx.BeginTxFunc(ctx, l.pool, pgx.TxOptions{BeginQuery: beginPing}, func(tx pgx.Tx) error {
 		p.Pings = choose()
-		answers, err = l.ping(ctx, pgxQuerier{tx}, p)
-		return err
+		answers, refused = l.ping(ctx, pgxQuerier{tx}, p)
+		return refused
 	})
-	if err != nil {
+	switch {
+	case refused != nil:
+		return nil, refused
+	case err != nil:
 		return nil, fmt.Errorf("ping: %w", err)
 	}
 	return answers, nil
