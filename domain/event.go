@@ -84,6 +84,7 @@ type Event struct {
 	Reason       string    // failed, canceled, snoozed, cancel_requested, rejected
 	Verb         Verb      // rejected: which call was refused
 	Digest       []byte    // salted SHA-256 of the body that came with the event, nil if none
+	Altered      bool      // that body is not quite what was reported: it could not be stored as it was
 	Operation    uuid.UUID // joins the events of one bulk operation, uuid.Nil if none
 	Facts        string    // small JSON object; "" if none
 	Policy       Policy    // enqueued

@@ -1,6 +1,7 @@
 package domain
 
 import (
+	"math"
 	"strconv"
 	"time"
 	"unicode/utf8"
@@ -24,6 +25,7 @@ const (
 	MaxLease         = 24 * time.Hour            // longest lease
 	DefaultLease     = time.Minute               // of a claim or ping that names none
 	MaxBatch         = 10000                     // jobs in one call
+	MaxNames         = 1000                      // tags that a worker serves, kinds that it has handlers for
 	DefaultTag       = "default"                 // where a job goes that names no tag
 	MaxDelay         = 10 * 365 * 24 * time.Hour // delays and life times of keys
 	DefaultKeyTTL    = 7 * 24 * time.Hour        // how long a key outlives its job
@@ -45,6 +47,19 @@ func CheckName(field, s string) error {
 	}
 	if !ok {
 		return &FieldError{Field: field, Value: s, Want: "1 to 255 bytes of ASCII letters, digits and ._:/-"}
+	}
+	return nil
+}
+
+// CheckNames tests a list of tags or kinds: at least so many, at most MaxNames.
+func CheckNames(field string, names []string, atLeast int) error {
+	if len(names) < atLeast || len(names) > MaxNames {
+		return &FieldError{Field: field, Value: strconv.Itoa(len(names)) + " names", Want: strconv.Itoa(atLeast) + " to 1000 names"}
+	}
+	for _, name := range names {
+		if err := CheckName(field, name); err != nil {
+			return err
+		}
 	}
 	return nil
 }
@@ -88,7 +103,23 @@ func CheckLease(d time.Duration) error {
 // CheckBatch tests how many jobs one call names.
 func CheckBatch(n int) error {
 	if n > MaxBatch {
-		return &FieldError{Field: "batch", Value: n, Want: "at most 10000 jobs in one call"}
+		return &FieldError{Field: "jobs", Value: n, Want: "at most 10000 jobs in one call"}
+	}
+	return nil
+}
+
+// CheckMaxJobs tests how many jobs a claim or reap takes at most.
+func CheckMaxJobs(n int) error {
+	if n < 1 || n > MaxBatch {
+		return &FieldError{Field: "max_jobs", Value: n, Want: "1 to 10000"}
+	}
+	return nil
+}
+
+// CheckCount tests a number that counts something: 0 or more, as Postgres has room for.
+func CheckCount(field string, n int) error {
+	if n < 0 || n > math.MaxInt32 {
+		return &FieldError{Field: field, Value: n, Want: "0 or more"}
 	}
 	return nil
 }

@@ -70,30 +70,41 @@ func TestLimits(t *testing.T) {
 	}
 }
 
-// TestCheckJSON names the byte at which a text stops being JSON that can be stored.
+// TestCheckJSON names the byte at which a text stops being JSON that can be stored, and its place.
 func TestCheckJSON(t *testing.T) {
 	t.Parallel()
-	for text, at := range map[string]string{
-		`{"a":[1.10,"\\u0000","\ud83d\ude00"]}`: "",
-		`9007199254740993`:                      "",
-		"\"\u0085\u2028\"":                      "",
-		`{"a":"\u0000"}`:                        "byte 6",
-		`{"\u0000":1}`:                          "byte 2",
-		`"\\\u0000"`:                            "byte 3",
-		`"\ud800"`:                              "byte 1",
-		`"ab\udc00"`:                            "byte 3",
-		`"\ud800\ud800\udc00"`:                  "byte 1",
-		`"\ud800\u0041"`:                        "byte 1",
-		"\"a\xff\"":                             "byte 2",
-		"\"\xed\xa0\x80\"":                      "byte 1",
-		``:                                      "byte 0",
-		`{"a":1,}`:                              "byte 8",
-		`[1,2`:                                  "byte 4",
-		"\"a\nb\"":                              "byte 3",
+	for text, c := range map[string]struct{ field, at string }{
+		`{"a":[1.10,"\\u0000","\ud83d\ude00"]}`:             {},
+		`9007199254740993`:                                  {},
+		"\"\u0085\u2028\"":                                  {},
+		strings.Repeat("[", 500) + strings.Repeat("]", 500): {},
+		`{"a":"\u0000"}`:                                    {"args.a", "byte 6"},
+		`{"\u0000":1}`:                                      {"args", "byte 2"},
+		`{"a":{"b":1,"\u0000":1}}`:                          {"args.a", "byte 13"},
+		`{"to":["x","y",{"k 1":[[],"\u0000"]}]}`:            {`args.to[2]["k 1"][1]`, "byte 27"},
+		`[{"a":1,"b":2},{"a":[1,2],"c":"\udfff"}]`:          {"args[1].c", "byte 31"},
+		`{"\u0041":"\u0000"}`:                               {`args["\u0041"]`, "byte 11"},
+		`{"` + strings.Repeat("k", 41) + `":"\u0000"}`:      {`args["` + strings.Repeat("k", 40) + `…"]`, "byte 46"},
+		`"\\\u0000"`:                                        {"args", "byte 3"},
+		`"\ud800"`:                                          {"args", "byte 1"},
+		`"ab\udc00"`:                                        {"args", "byte 3"},
+		`"\ud800\ud800\udc00"`:                              {"args", "byte 1"},
+		`"\ud800\u0041"`:                                    {"args", "byte 1"},
+		"\"a\xff\"":                                         {"args", "byte 2"},
+		"{\"a\":[1,\"\xff\"]}":                              {"args.a[1]", "byte 9"},
+		"{\"a\":{\"\xff\":1}}":                              {"args.a", "byte 7"},
+		"\"\xed\xa0\x80\"":                                  {"args", "byte 1"},
+		``:                                                  {"args", "byte 0"},
+		`{"a":1,}`:                                          {"args", "byte 8"},
+		`[1,2`:                                              {"args", "byte 4"},
+		"\"a\nb\"":                                          {"args", "byte 3"},
+		strings.Repeat("[", 501) + strings.Repeat("]", 501): {"args", "byte 0"},
+		strings.Repeat("[", 20000):                          {"args", "byte 10001"},
 	} {
 		err := domain.CheckJSON("args", []byte(text))
-		if (err == nil) != (at == "") || err != nil && !strings.Contains(err.Error(), "("+at+")") {
-			t.Errorf("%q: %v, want %q", text, err, at)
+		f, is := errors.AsType[*domain.FieldError](err)
+		if is != (c.at != "") || is && (f.Field != c.field || !strings.Contains(f.Value.(string), "("+"at "+c.at+")")) {
+			t.Errorf("%.60q: %v, want %+v", text, err, c)
 		}
 	}
 }

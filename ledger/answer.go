@@ -7,12 +7,15 @@ import (
 	"fmt"
 	"io"
 	"net"
+	"slices"
 	"time"
 
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5/pgconn"
+	"github.com/jackc/pgx/v5/pgtype"
 
 	"github.com/jobledger/jobledger/domain"
+	"github.com/jobledger/jobledger/projections"
 )
 
 // Answer is what a verb did to one job, or why it did nothing.
@@ -85,14 +88,14 @@ func scanAnswer(r rows, verb domain.Verb, held []Held) (Answer, int, error) {
 	var ord int
 	var event, refusal, outcome *string
 	var version, generation, attempt *int
-	var at, lease, due *time.Time
+	var at, lease, due pgtype.Timestamptz
 	err := r.Scan(&ord, &a.JobID, &event, &refusal, &a.Repeated, &version, &generation, &attempt, &at, &lease, &due, &a.CancelRequested, &outcome)
 	if err != nil {
 		return a, ord, err
 	}
 	a.Event, a.Outcome = domain.EventType(deref(event)), domain.Outcome(deref(outcome))
 	a.Version, a.Generation, a.Attempt = deref(version), deref(generation), deref(attempt)
-	a.At, a.LeaseUntil, a.ScheduledFor = deref(at).UTC(), deref(lease).UTC(), deref(due).UTC()
+	a.At, a.LeaseUntil, a.ScheduledFor = projections.Instant(at), projections.Instant(lease), projections.Instant(due)
 	if why := domain.Refusal(deref(refusal)); why.Err() != nil {
 		e := &domain.RefusedError{Verb: verb, JobID: a.JobID, Refusal: why}
 		if ord >= 1 && ord <= len(held) {
@@ -151,6 +154,14 @@ func isConnectionError(err error) bool {
 	var connect *pgconn.ConnectError
 	return errors.As(err, &op) || errors.As(err, &connect) || errors.Is(err, io.EOF) ||
 		errors.Is(err, io.ErrUnexpectedEOF) || errors.Is(err, net.ErrClosed)
+}
+
+// noneAsNil leaves flags out where none is set.
+func noneAsNil(flags []bool) []bool {
+	if slices.Contains(flags, true) {
+		return flags
+	}
+	return nil
 }
 
 func deref[T any](p *T) T {

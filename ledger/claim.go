@@ -7,15 +7,17 @@ import (
 	"time"
 
 	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5/pgtype"
 
 	"github.com/jobledger/jobledger/domain"
+	"github.com/jobledger/jobledger/projections"
 )
 
 // ClaimParams says who claims what.
 type ClaimParams struct {
 	// Worker names the claimer; every later call for the lease must show the same name. 1 to 255 bytes.
 	Worker string
-	// Tags are what it serves; jobs of paused tags are not given. Default: the tag "default".
+	// Tags are what it serves, at most 1,000; jobs of paused tags are not given. Default: the tag "default".
 	Tags []string
 	// Max is how many jobs it takes at most. 1 to domain.MaxBatch, default 1.
 	Max int
@@ -96,13 +98,11 @@ func (p ClaimParams) check() error {
 	if err := domain.CheckText("worker", p.Worker, domain.MaxActorBytes); err != nil {
 		return err
 	}
-	for _, tag := range p.Tags {
-		if err := domain.CheckName("tags", tag); err != nil {
-			return err
-		}
+	if err := domain.CheckNames("tags", p.Tags, 1); err != nil {
+		return err
 	}
-	if p.Max < 1 || p.Max > domain.MaxBatch {
-		return &domain.FieldError{Field: "max", Value: p.Max, Want: "1 to 10000"}
+	if err := domain.CheckMaxJobs(p.Max); err != nil {
+		return err
 	}
 	return domain.CheckLease(p.Lease)
 }
@@ -112,7 +112,7 @@ func scanClaimed(r rows) (c Claimed, marker bool, err error) {
 	var id *uuid.UUID
 	var generation, attempt, restarts, version, priority, policy *int
 	var kind, tag, args, facts, progress, lastError *string
-	var enqueued, scheduled, started, lease, timeout *time.Time
+	var enqueued, scheduled, started, lease, timeout pgtype.Timestamptz
 	err = r.Scan(&id, &generation, &attempt, &restarts, &version, &kind, &tag, &priority, &args, &facts, &progress, &lastError, &policy,
 		&enqueued, &scheduled, &started, &lease, &timeout, &marker)
 	if err != nil || marker {
@@ -121,7 +121,7 @@ func scanClaimed(r rows) (c Claimed, marker bool, err error) {
 	c = Claimed{
 		Held: Held{JobID: *id, Generation: *generation}, Kind: *kind, Tag: *tag, Priority: *priority,
 		Attempt: *attempt, Restarts: *restarts, Version: *version, LastError: deref(lastError), PolicyID: *policy,
-		EnqueuedAt: enqueued.UTC(), ScheduledFor: scheduled.UTC(), StartedAt: started.UTC(),
+		EnqueuedAt: projections.Instant(enqueued), ScheduledFor: projections.Instant(scheduled), StartedAt: projections.Instant(started),
 	}
 	if args != nil {
 		c.Args = json.RawMessage(*args)
@@ -134,11 +134,11 @@ func scanClaimed(r rows) (c Claimed, marker bool, err error) {
 		// with odd facts must not cost the others their runs.
 		c.Facts = Facts{}
 	}
-	if lease != nil {
-		c.Lease = lease.Sub(*started)
+	if lease.Valid {
+		c.Lease = projections.Instant(lease).Sub(c.StartedAt)
 	}
-	if timeout != nil {
-		c.Timeout = timeout.Sub(*started)
+	if timeout.Valid {
+		c.Timeout = projections.Instant(timeout).Sub(c.StartedAt)
 	}
 	return c, false, nil
 }

@@ -24,6 +24,7 @@ DECLARE
 BEGIN
     PERFORM check_worker(claim.worker, claim.lease);
     v_lease := elapsed(claim.lease);
+    PERFORM check_list('tags', claim.tags, 1);
     IF claim.max_jobs IS NULL OR claim.max_jobs NOT BETWEEN 1 AND 10000 THEN
         PERFORM refuse_field(1, 'max_jobs', claim.max_jobs::text, '1 to 10000');
     END IF;

@@ -16,10 +16,15 @@ AS $$
                FROM 1 FOR 6), 52, 1), 53, 1), 'hex')::uuid
 $$;
 
--- microseconds turns an interval without days or months into a whole number.
+-- microseconds turns an interval into a whole number, as elapsed explains. It stops at 285,000 years:
+-- an interval can hold six hundred times as many, and no limit is up there.
 CREATE OR REPLACE FUNCTION microseconds(i interval) RETURNS bigint
 LANGUAGE sql IMMUTABLE PARALLEL SAFE
-AS $$ SELECT (extract(epoch FROM i) * 1000000)::bigint $$;
+AS $$
+    SELECT CASE WHEN i BETWEEN '-285000 years' AND '285000 years' THEN (extract(epoch FROM i) * 1000000)::bigint
+                WHEN i > '0' THEN 9000000000000000000
+                WHEN i < '0' THEN -9000000000000000000 END
+$$;
 
 -- elapsed turns days, months and years into time on the clock, as extract(epoch) counts them: a day
 -- is 24 hours, a month 30 days, twelve months 365.25 days. Limits are tested on what it gives. Added
@@ -71,11 +76,22 @@ CREATE OR REPLACE FUNCTION bound_idle(lease_until timestamptz) RETURNS void
 LANGUAGE plpgsql
 AS $$
 DECLARE
-    v_left  interval := least(bound_idle.lease_until - clock(), '24 hours');
+    v_left  interval := CASE WHEN isfinite(bound_idle.lease_until) THEN least(bound_idle.lease_until - clock(), '24 hours') ELSE '24 hours' END;
     v_bound interval := current_setting('idle_in_transaction_session_timeout');
 BEGIN
     IF bound_idle.lease_until IS NOT NULL AND (v_bound = '0' OR v_bound > v_left) THEN
         PERFORM set_config('idle_in_transaction_session_timeout', greatest(ceil(extract(epoch FROM v_left) * 1000), 1)::text, true);
+    END IF;
+END
+$$;
+
+-- refuse_unless refuses a single value that is not within its limits; unknown, that is null, is not.
+CREATE OR REPLACE FUNCTION refuse_unless(ok boolean, field text, value text, want text) RETURNS void
+LANGUAGE plpgsql
+AS $$
+BEGIN
+    IF refuse_unless.ok IS NOT TRUE THEN
+        PERFORM refuse_field(1, refuse_unless.field, refuse_unless.value, refuse_unless.want);
     END IF;
 END
 $$;
@@ -134,7 +150,7 @@ BEGIN
         PERFORM refuse_field(coalesce(array_position(check_batch.jobs, NULL), 1), 'jobs', NULL, 'job ids, none of them null');
     END IF;
     IF cardinality(check_batch.jobs) > 10000 THEN
-        PERFORM refuse_field(10001, 'jobs', cardinality(check_batch.jobs)::text, 'at most 10000 jobs in one call');
+        PERFORM refuse_field(1, 'jobs', cardinality(check_batch.jobs)::text, 'at most 10000 jobs in one call');
     END IF;
 END
 $$;
@@ -187,6 +203,18 @@ BEGIN
 END
 $$;
 
+-- check_list refuses a list of names that is missing, odd, or longer than 1,000.
+CREATE OR REPLACE FUNCTION check_list(field text, names text[], at_least integer) RETURNS void
+LANGUAGE plpgsql
+AS $$
+BEGIN
+    PERFORM check_shape(check_list.field, check_list.names, cardinality(check_list.names));
+    PERFORM refuse_unless(cardinality(check_list.names) BETWEEN check_list.at_least AND 1000 AND array_position(check_list.names, NULL) IS NULL,
+        check_list.field, left(check_list.names::text, 100), format('%s to 1000 names', check_list.at_least));
+    PERFORM check_names(check_list.field, check_list.names);
+END
+$$;
+
 -- check_delays refuses delays that are negative, endless or longer than 3,650 days.
 CREATE OR REPLACE FUNCTION check_delays(delays interval[]) RETURNS void
 LANGUAGE plpgsql
@@ -200,7 +228,7 @@ BEGIN
     ORDER BY u.ord
     LIMIT 1;
     IF FOUND THEN
-        PERFORM refuse_field(bad.ord, 'delay', bad.d::text, '0 to 87600 hours');
+        PERFORM refuse_field(bad.ord, 'delay', bad.d::text, '0 to 87600h');
     END IF;
 END
 $$;

@@ -14,8 +14,9 @@ import (
 type Completion struct {
 	Held
 	// Result is kept with the job: JSON text (json.RawMessage, []byte, string) or a value that
-	// marshals to it, at most 1 MiB; nil for none. What cannot be stored as it is, is stored as a JSON
-	// string with substitutes: a job always reaches its end.
+	// marshals to it, at most 1 MiB; nil for none. What cannot be stored as it is (NUL, invalid UTF-8,
+	// lone surrogates, no JSON, too large) is stored with substitutes and a flag: a job always reaches
+	// its end. Altered sets the flag for what the caller has changed itself.
 	Result any
 }
 
@@ -51,13 +52,14 @@ func (l *Ledger) complete(ctx context.Context, q querier, worker string, cs []Co
 		return nil, nil
 	}
 	held := make([]Held, len(cs))
-	results, salts := make([]*string, len(cs)), newSalts(len(cs))
+	results, altered, salts := make([]*string, len(cs)), make([]bool, len(cs)), newSalts(len(cs))
 	for i, c := range cs {
-		held[i], results[i] = c.Held, outputJSON(c.Result, domain.MaxArgsBytes)
+		held[i] = c.Held
+		results[i], altered[i] = outputJSON(c.Result, domain.MaxArgsBytes)
 	}
 	if err := checkHeld(worker, held); err != nil {
 		return nil, fmt.Errorf("complete: %w", err)
 	}
 	jobs, generations := split(held)
-	return l.call(ctx, q, domain.VerbComplete, held, len(held), worker, jobs, generations, results, salts)
+	return l.call(ctx, q, domain.VerbComplete, held, len(held), worker, jobs, generations, results, salts, noneAsNil(altered))
 }

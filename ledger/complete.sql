@@ -1,7 +1,9 @@
 -- complete ends running jobs with success: the result, the end of the run and the event are
 -- one statement. The caller must hold the lease of the generation it shows; sent twice with
 -- the same result, it answers twice alike and appends once.
-CREATE OR REPLACE FUNCTION complete(worker text, jobs uuid[], generations integer[], results text[] DEFAULT NULL, salts uuid[] DEFAULT NULL)
+DROP FUNCTION IF EXISTS complete(text, uuid[], integer[], text[], uuid[]);
+CREATE OR REPLACE FUNCTION complete(worker text, jobs uuid[], generations integer[], results text[] DEFAULT NULL, salts uuid[] DEFAULT NULL,
+                                    altered boolean[] DEFAULT NULL)
 RETURNS SETOF answer
 LANGUAGE plpgsql
 SET search_path FROM CURRENT
@@ -15,19 +17,22 @@ DECLARE
     v_done  answer[];
     v_until timestamptz;
     v_bodies text[];
+    v_altered boolean[];
 BEGIN
     PERFORM check_worker(complete.worker, '1 second');
     PERFORM check_fenced(complete.jobs, complete.generations);
     PERFORM check_shape('results', complete.results, cardinality(complete.jobs));
     PERFORM check_shape('salts', complete.salts, cardinality(complete.jobs));
-    v_bodies := storable_json(complete.results);
+    PERFORM check_shape('altered', complete.altered, cardinality(complete.jobs));
+    SELECT s.* INTO v_bodies, v_altered FROM storable_json(complete.results, complete.altered, 1048576) s;
     PERFORM pg_current_xact_id();
 
     LOOP
         BEGIN
             WITH input AS MATERIALIZED (
-                SELECT u.job_id, u.generation, u.body, coalesce(u.salt, gen_random_uuid()) AS salt, u.ord::integer
-                FROM unnest(complete.jobs, complete.generations, v_bodies, complete.salts) WITH ORDINALITY AS u (job_id, generation, body, salt, ord)
+                SELECT u.job_id, u.generation, u.body, coalesce(u.salt, gen_random_uuid()) AS salt, coalesce(u.altered, false) AS altered, u.ord::integer
+                FROM unnest(complete.jobs, complete.generations, v_bodies, complete.salts, v_altered)
+                    WITH ORDINALITY AS u (job_id, generation, body, salt, altered, ord)
                 ORDER BY u.job_id, u.ord
             ), guard AS (
                 DELETE FROM job_runtime r
@@ -35,7 +40,7 @@ BEGIN
                 WHERE r.job_id = i.job_id AND r.generation = i.generation AND r.worker = complete.worker
                     AND (r.lease_until IS NULL OR r.lease_until > clock())
                     AND (r.timeout_at IS NULL OR r.timeout_at > clock())
-                RETURNING r.*, i.body, i.salt, i.ord, clock() AS at
+                RETURNING r.*, i.body, i.salt, i.altered, i.ord, clock() AS at
             ), projection AS (
                 INSERT INTO job_completed (job_id, scheduled_for, enqueued_at, changed_at, started_at, version, generation, attempt,
                     restarts, policy_id, progress_version, error_version, result_version, priority, outcome, kind, tag, worker,
@@ -46,8 +51,8 @@ BEGIN
                     g.facts, g.canceled_by, g.cancel_reason
                 FROM guard g
             ), body AS (
-                INSERT INTO job_payload (job_id, version, salt, body)
-                SELECT g.job_id, g.version + 1, g.salt, g.body
+                INSERT INTO job_payload (job_id, version, salt, altered, body)
+                SELECT g.job_id, g.version + 1, g.salt, g.altered, g.body
                 FROM guard g
                 WHERE g.body IS NOT NULL
             ), event AS (

@@ -3,9 +3,10 @@ package ledger
 import (
 	"context"
 	"database/sql"
-	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
+	"slices"
 	"time"
 
 	"github.com/google/uuid"
@@ -21,7 +22,8 @@ type EnqueueParams struct {
 	// Kind says what to run: 1 to 255 bytes of ASCII letters, digits and ._:/-
 	Kind string
 	// Args is what the handler gets: a json.RawMessage, []byte or string is taken as JSON text and
-	// kept as it is, digits included; anything else is marshalled. nil means none. At most 1 MiB.
+	// kept as it is, digits included; anything else is marshalled. nil means none. At most 1 MiB, nested
+	// at most 500 deep, without NUL and what is no UTF-8: the error names the place, as "args.to[2]".
 	Args any
 	// Tag is the routing label that workers subscribe to; same alphabet as Kind. Default "default".
 	Tag string
@@ -112,7 +114,7 @@ func (l *Ledger) enqueue(ctx context.Context, q querier, jobs []EnqueueParams, o
 		b.policies[i] = id
 	}
 	answers, err := l.call(ctx, q, domain.VerbEnqueue, nil, len(jobs), b.kinds, orNil(b.args), b.tags, b.priorities, orNil(b.dues), orNil(b.delays), b.policies,
-		orNil(b.keys), orNil(b.ttls), orNil(b.facts), b.triggerKinds, orNil(b.triggerRefs), b.parents.orNil(), b.works.orNil(), orNil(b.pins), b.ids, b.salts, nullable(l.cfg.Actor), !b.chosen)
+		orNil(b.keys), orNil(b.ttls), orNil(b.facts), b.triggerKinds, orNil(b.triggerRefs), b.parents.orNil(), b.works.orNil(), orNil(b.pins), b.ids, b.salts, nullable(l.cfg.Actor), b.chosen == nil)
 	var pg *pgconn.PgError
 	if errors.As(err, &pg) && pg.Code == pgerrcode.UniqueViolation {
 		return nil, fmt.Errorf("%w: %w", domain.ErrExists, err) // another transaction took the id at the same time
@@ -150,7 +152,7 @@ func enqueued(answers []Answer, jobs []EnqueueParams) ([]Enqueued, error) {
 
 // enqueueBatch is a batch as the arrays that enqueue_many takes.
 type enqueueBatch struct {
-	chosen bool // an id came from the caller
+	chosen map[uuid.UUID]string // ids that came from the caller, each with its key
 
 	ids, salts           ids
 	kinds, tags          []string
@@ -174,7 +176,7 @@ func (b *enqueueBatch) add(p EnqueueParams) error {
 	if err := p.check(); err != nil {
 		return err
 	}
-	args, err := body("args", p.Args, domain.MaxArgsBytes)
+	args, err := input("args", p.Args, domain.MaxArgsBytes)
 	if err != nil {
 		return err
 	}
@@ -182,11 +184,12 @@ func (b *enqueueBatch) add(p EnqueueParams) error {
 	if err != nil {
 		return err
 	}
-	b.chosen = b.chosen || p.ID != uuid.Nil
 	if p.ID == uuid.Nil {
 		if p.ID, err = uuid.NewV7(); err != nil {
 			return fmt.Errorf("make job id: %w", err)
 		}
+	} else if err := b.choose(p.ID, p.Key); err != nil {
+		return err
 	}
 	ttl := nullable(p.KeyTTL)
 	if p.KeyTTL == KeyUntilEnded {
@@ -200,6 +203,18 @@ func (b *enqueueBatch) add(p EnqueueParams) error {
 	b.triggerKinds, b.triggerRefs = append(b.triggerKinds, p.Origin.TriggerKind), append(b.triggerRefs, nullable(p.Origin.TriggerRef))
 	b.parents, b.works = append(b.parents, p.Origin.ParentID), append(b.works, p.Origin.WorkID)
 	b.pins = append(b.pins, nullable(p.Origin.PinID))
+	return nil
+}
+
+// choose notes an id of the caller's. The same one twice is one job, sent twice, if the key says so.
+func (b *enqueueBatch) choose(id uuid.UUID, key string) error {
+	if first, ok := b.chosen[id]; ok && (key == "" || key != first) {
+		return &domain.FieldError{Field: "job_id", Value: id.String(), Want: "an id of its own for each job"}
+	}
+	if b.chosen == nil {
+		b.chosen = map[uuid.UUID]string{}
+	}
+	b.chosen[id] = key
 	return nil
 }
 
@@ -254,29 +269,28 @@ func (p EnqueueParams) facts() (*string, error) {
 	if len(p.Labels) > domain.MaxLabels {
 		return nil, &domain.FieldError{Field: "labels", Value: len(p.Labels), Want: "at most 16 labels"}
 	}
-	for k, v := range p.Labels {
+	for _, k := range slices.Sorted(maps.Keys(p.Labels)) {
 		if err := domain.CheckName("labels", k); err != nil {
 			return nil, err
 		}
-		if err := domain.CheckText("labels."+k, v, domain.MaxNameBytes); err != nil {
+		if err := domain.CheckText("labels."+k, p.Labels[k], domain.MaxNameBytes); err != nil {
 			return nil, err
 		}
 	}
-	for field, v := range map[string]string{"correlation_id": p.CorrelationID, "traceparent": p.Traceparent} {
-		if v != "" {
-			if err := domain.CheckText(field, v, domain.MaxNameBytes); err != nil {
-				return nil, err
-			}
+	if p.CorrelationID != "" {
+		if err := domain.CheckText("correlation_id", p.CorrelationID, domain.MaxNameBytes); err != nil {
+			return nil, err
 		}
 	}
-	b, err := json.Marshal(Facts{Labels: p.Labels, CorrelationID: p.CorrelationID, Traceparent: p.Traceparent})
-	if err != nil {
-		return nil, fmt.Errorf("marshal facts: %w", err)
+	if p.Traceparent != "" {
+		if err := domain.CheckText("traceparent", p.Traceparent, domain.MaxNameBytes); err != nil {
+			return nil, err
+		}
 	}
-	if len(b) > domain.MaxFactsBytes {
-		return nil, &domain.FieldError{Field: "labels", Value: fmt.Sprintf("%d bytes", len(b)), Want: "at most 4096 bytes together"}
+	s := encode(Facts{Labels: p.Labels, CorrelationID: p.CorrelationID, Traceparent: p.Traceparent})
+	if len(s) > domain.MaxFactsBytes {
+		return nil, &domain.FieldError{Field: "facts", Value: fmt.Sprintf("%d bytes of labels, correlation_id and traceparent", len(s)), Want: "at most 4096 bytes"}
 	}
-	s := string(b)
 	return &s, nil
 }
 

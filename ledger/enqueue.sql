@@ -53,12 +53,15 @@ BEGIN
     PERFORM check_names('trigger_kind', enqueue_many.trigger_kinds);
     PERFORM check_text('trigger_ref', enqueue_many.trigger_refs, 1024, true);
     PERFORM check_text('actor', ARRAY[enqueue_many.actor], 255, true);
+    IF NOT coalesce(enqueue_many.fresh, false) THEN
+        PERFORM check_ids(enqueue_many.jobs, enqueue_many.keys);
+    END IF;
     PERFORM pg_current_xact_id();
 
     SELECT array_agg(coalesce(u.job_id, new_job_id()) ORDER BY u.ord) INTO v_jobs
     FROM unnest(enqueue_many.kinds, enqueue_many.jobs) WITH ORDINALITY AS u (kind, job_id, ord);
 
-    IF enqueue_many.jobs IS NOT NULL AND NOT enqueue_many.fresh THEN
+    IF enqueue_many.jobs IS NOT NULL AND NOT coalesce(enqueue_many.fresh, false) THEN
         SELECT array_agg(t) INTO v_taken FROM taken_ids(enqueue_many.jobs, enqueue_many.keys) t;
         IF v_taken IS NOT NULL THEN
             RETURN QUERY SELECT * FROM unnest(v_taken);
@@ -158,6 +161,27 @@ BEGIN
 END
 $$;
 
+-- check_ids refuses an id that two elements of a batch want for different jobs. With the same key they
+-- are one job, sent twice.
+CREATE OR REPLACE FUNCTION check_ids(jobs uuid[], keys text[]) RETURNS void
+LANGUAGE plpgsql
+AS $$
+DECLARE
+    bad record;
+BEGIN
+    SELECT ((array_agg(u.ord ORDER BY u.ord))[2])::integer AS ord, u.job_id INTO bad
+    FROM unnest(check_ids.jobs, check_ids.keys) WITH ORDINALITY AS u (job_id, key, ord)
+    WHERE u.job_id IS NOT NULL
+    GROUP BY u.job_id
+    HAVING count(*) > 1 AND (count(*) > count(u.key) OR min(u.key) <> max(u.key))
+    ORDER BY 1
+    LIMIT 1;
+    IF FOUND THEN
+        PERFORM refuse_field(bad.ord, 'job_id', bad.job_id::text, 'an id of its own for each job');
+    END IF;
+END
+$$;
+
 -- check_enqueue refuses the first element outside the limits of domain/limits.go.
 CREATE OR REPLACE FUNCTION check_enqueue(kinds text[], args text[], tags text[], priorities integer[], scheduled_for timestamptz[],
                                          policies integer[], facts text[], key_ttls interval[], delays interval[])
@@ -169,12 +193,12 @@ DECLARE
     bad record;
 BEGIN
     IF cardinality(check_enqueue.kinds) > 10000 THEN
-        PERFORM refuse_field(1, 'kinds', cardinality(check_enqueue.kinds)::text, 'at most 10000 jobs in one call');
+        PERFORM refuse_field(1, 'jobs', cardinality(check_enqueue.kinds)::text, 'at most 10000 jobs in one call');
     END IF;
     SELECT u.ord::integer AS ord, c.* INTO bad
     FROM unnest(check_enqueue.kinds, check_enqueue.args, check_enqueue.tags, check_enqueue.priorities, check_enqueue.scheduled_for,
-                check_enqueue.policies, check_enqueue.facts, check_enqueue.key_ttls, check_enqueue.delays)
-        WITH ORDINALITY AS u (kind, args, tag, priority, due, policy_id, facts, key_ttl, delay, ord)
+                check_enqueue.policies, check_enqueue.key_ttls, check_enqueue.delays)
+        WITH ORDINALITY AS u (kind, args, tag, priority, due, policy_id, key_ttl, delay, ord)
     CROSS JOIN LATERAL (
         SELECT CASE
             WHEN is_name(u.kind) IS NOT TRUE THEN 'kind'
@@ -182,7 +206,6 @@ BEGIN
             WHEN u.priority NOT BETWEEN -32768 AND 32767 THEN 'priority'
             WHEN u.due NOT BETWEEN '1970-01-01 00:00:00+00' AND '9999-12-31 23:59:59.999999+00' THEN 'scheduled_for'
             WHEN octet_length(u.args) > 1048576 THEN 'args'
-            WHEN octet_length(u.facts) > 4096 THEN 'facts'
             WHEN elapsed(u.key_ttl) NOT BETWEEN '0' AND '87600 hours' THEN 'key_ttl'
             WHEN u.due IS NOT NULL AND u.delay IS NOT NULL THEN 'delay'
             WHEN u.policy_id IS NOT NULL AND NOT EXISTS (SELECT FROM policy p WHERE p.policy_id = u.policy_id) THEN 'policy_id'
@@ -199,23 +222,15 @@ BEGIN
         PERFORM refuse_field(bad.ord, bad.field, CASE bad.field
             WHEN 'kind' THEN check_enqueue.kinds[bad.ord] WHEN 'tag' THEN check_enqueue.tags[bad.ord]
             WHEN 'priority' THEN check_enqueue.priorities[bad.ord]::text WHEN 'scheduled_for' THEN check_enqueue.scheduled_for[bad.ord]::text
-            WHEN 'args' THEN octet_length(check_enqueue.args[bad.ord]) || ' bytes' WHEN 'facts' THEN octet_length(check_enqueue.facts[bad.ord]) || ' bytes'
-            WHEN 'key_ttl' THEN check_enqueue.key_ttls[bad.ord]::text WHEN 'policy_id' THEN check_enqueue.policies[bad.ord]::text
-            WHEN 'delay' THEN check_enqueue.delays[bad.ord]::text END,
+            WHEN 'args' THEN octet_length(check_enqueue.args[bad.ord]) || ' bytes' WHEN 'key_ttl' THEN check_enqueue.key_ttls[bad.ord]::text
+            WHEN 'policy_id' THEN check_enqueue.policies[bad.ord]::text WHEN 'delay' THEN check_enqueue.delays[bad.ord]::text END,
             CASE bad.field
             WHEN 'priority' THEN '-32768 to 32767' WHEN 'scheduled_for' THEN 'a time within the years 1970 to 9999'
-            WHEN 'args' THEN 'at most 1048576 bytes' WHEN 'facts' THEN 'at most 4096 bytes' WHEN 'key_ttl' THEN '0 to 87600 hours'
-            WHEN 'policy_id' THEN 'an id from ensure_policy' WHEN 'delay' THEN 'either a delay or scheduled_for, not both' ELSE '1 to 255 bytes of ASCII letters, digits and ._:/-' END);
+            WHEN 'args' THEN 'at most 1048576 bytes' WHEN 'key_ttl' THEN '0 to 87600h'
+            WHEN 'policy_id' THEN 'an id from ensure_policy' WHEN 'delay' THEN 'either a delay or scheduled_for, not both'
+            ELSE '1 to 255 bytes of ASCII letters, digits and ._:/-' END);
     END IF;
     PERFORM check_json('args', check_enqueue.args);
-    PERFORM check_json('facts', check_enqueue.facts);
-    SELECT u.ord::integer AS ord, u.f INTO bad
-    FROM unnest(check_enqueue.facts) WITH ORDINALITY AS u (f, ord)
-    WHERE json_typeof(u.f::json) <> 'object'
-    ORDER BY u.ord
-    LIMIT 1;
-    IF FOUND THEN
-        PERFORM refuse_field(bad.ord, 'facts', bad.f, 'a JSON object');
-    END IF;
+    PERFORM check_facts(check_enqueue.facts);
 END
 $$;

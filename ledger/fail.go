@@ -15,8 +15,9 @@ type Failure struct {
 	// at once.
 	Class domain.Class
 	// Error is kept with the job: text, cut in the middle beyond 64 KiB, with substitutes for what
-	// cannot be stored.
-	Error string
+	// cannot be stored, and then a flag. Altered sets the flag for what the caller has changed itself.
+	Error   string
+	Altered bool
 	// Permanent: trying again is pointless, make it a dead letter now.
 	Permanent bool
 	// After is when the next attempt is due, counted from the database's now; nil: by the job's policy.
@@ -36,22 +37,24 @@ func (l *Ledger) FailMany(ctx context.Context, worker string, fs []Failure) ([]A
 	}
 	n := len(fs)
 	held, classes, errs, salts := make([]Held, n), make([]string, n), make([]*string, n), newSalts(n)
-	delays, permanent := make([]*time.Duration, n), make([]bool, n)
+	delays, permanent, altered := make([]*time.Duration, n), make([]bool, n), make([]bool, n)
 	for i, f := range fs {
 		if f.Class == "" {
 			f.Class = domain.ClassTransient
 		}
 		if f.After != nil {
-			if err := domain.CheckDelay("after", *f.After); err != nil {
+			if err := domain.CheckDelay("delay", *f.After); err != nil {
 				return nil, fmt.Errorf("fail: job %d: %w", i, atIndex(err, i))
 			}
 		}
-		held[i], classes[i], errs[i] = f.Held, string(f.Class), output(f.Error, domain.MaxErrorBytes)
+		held[i], classes[i] = f.Held, string(f.Class)
+		errs[i], altered[i] = output(f.Error, domain.MaxErrorBytes)
+		altered[i] = altered[i] || f.Altered
 		delays[i], permanent[i] = f.After, f.Permanent
 	}
 	if err := checkHeld(worker, held); err != nil {
 		return nil, fmt.Errorf("fail: %w", err)
 	}
 	jobs, generations := split(held)
-	return l.call(ctx, pgxQuerier{l.pool}, domain.VerbFail, held, n, worker, jobs, generations, classes, errs, salts, delays, permanent)
+	return l.call(ctx, pgxQuerier{l.pool}, domain.VerbFail, held, n, worker, jobs, generations, classes, errs, salts, delays, permanent, noneAsNil(altered))
 }

@@ -1,8 +1,10 @@
 -- fail ends an attempt that did not succeed. A cancel mark wins over everything; then the
 -- handler's word (permanent, or class invalid_input); then the budget: with attempts left the
 -- job is due again after the delay given, or else after the one its policy computes.
+DROP FUNCTION IF EXISTS fail(text, uuid[], integer[], text[], text[], uuid[], interval[], boolean[]);
 CREATE OR REPLACE FUNCTION fail(worker text, jobs uuid[], generations integer[], classes text[] DEFAULT NULL, errors text[] DEFAULT NULL,
-                                salts uuid[] DEFAULT NULL, delays interval[] DEFAULT NULL, permanent boolean[] DEFAULT NULL)
+                                salts uuid[] DEFAULT NULL, delays interval[] DEFAULT NULL, permanent boolean[] DEFAULT NULL,
+                                altered boolean[] DEFAULT NULL)
 RETURNS SETOF answer
 LANGUAGE plpgsql
 SET search_path FROM CURRENT
@@ -15,6 +17,8 @@ AS $$
 DECLARE
     v_done  answer[];
     v_until timestamptz;
+    v_bodies text[];
+    v_altered boolean[];
 BEGIN
     PERFORM check_worker(fail.worker, '1 second');
     PERFORM check_fenced(fail.jobs, fail.generations);
@@ -23,17 +27,19 @@ BEGIN
     PERFORM check_shape('salts', fail.salts, cardinality(fail.jobs));
     PERFORM check_shape('delays', fail.delays, cardinality(fail.jobs));
     PERFORM check_shape('permanent', fail.permanent, cardinality(fail.jobs));
+    PERFORM check_shape('altered', fail.altered, cardinality(fail.jobs));
     PERFORM check_classes(fail.classes);
     PERFORM check_delays(fail.delays);
+    SELECT s.* INTO v_bodies, v_altered FROM storable_errors(fail.errors, fail.altered) s;
     PERFORM pg_current_xact_id();
 
     LOOP
         BEGIN
             WITH input AS MATERIALIZED (
-                SELECT u.job_id, u.generation, coalesce(u.class, 'transient') AS class, storable_error(u.body) AS body, coalesce(u.salt, gen_random_uuid()) AS salt,
-                    u.delay, coalesce(u.permanent, false) AS permanent, u.ord::integer
-                FROM unnest(fail.jobs, fail.generations, fail.classes, fail.errors, fail.salts, fail.delays, fail.permanent)
-                    WITH ORDINALITY AS u (job_id, generation, class, body, salt, delay, permanent, ord)
+                SELECT u.job_id, u.generation, coalesce(u.class, 'transient') AS class, u.body, coalesce(u.salt, gen_random_uuid()) AS salt,
+                    coalesce(u.altered, false) AS altered, u.delay, coalesce(u.permanent, false) AS permanent, u.ord::integer
+                FROM unnest(fail.jobs, fail.generations, fail.classes, v_bodies, fail.salts, v_altered, fail.delays, fail.permanent)
+                    WITH ORDINALITY AS u (job_id, generation, class, body, salt, altered, delay, permanent, ord)
                 ORDER BY u.job_id, u.ord
             ), guard AS (
                 DELETE FROM job_runtime r
@@ -41,7 +47,7 @@ BEGIN
                 WHERE r.job_id = i.job_id AND r.generation = i.generation AND r.worker = fail.worker
                     AND (r.lease_until IS NULL OR r.lease_until > clock())
                     AND (r.timeout_at IS NULL OR r.timeout_at > clock())
-                RETURNING r.*, i.class, i.body, i.salt, i.delay, i.permanent, i.ord, clock() AS at
+                RETURNING r.*, i.class, i.body, i.salt, i.altered, i.delay, i.permanent, i.ord, clock() AS at
             ), judged AS MATERIALIZED (
                 SELECT g.*,
                     CASE WHEN g.canceled_by IS NOT NULL THEN 'canceled'
@@ -73,8 +79,8 @@ BEGIN
                 FROM judged j
                 WHERE j.event <> 'retried'
             ), body AS (
-                INSERT INTO job_payload (job_id, version, salt, body)
-                SELECT j.job_id, j.version + 1, j.salt, j.body
+                INSERT INTO job_payload (job_id, version, salt, altered, body)
+                SELECT j.job_id, j.version + 1, j.salt, j.altered, j.body
                 FROM judged j
                 WHERE j.body IS NOT NULL
             ), event AS (
@@ -104,7 +110,7 @@ BEGIN
     RETURN QUERY SELECT * FROM unnest(v_done);
     IF coalesce(cardinality(v_done), 0) < cardinality(fail.jobs) THEN
         RETURN QUERY SELECT * FROM refuse('fail', fail.worker, v_done, fail.jobs, fail.generations,
-            (SELECT array_agg(storable_error(u.e) ORDER BY u.ord) FROM unnest(fail.errors) WITH ORDINALITY AS u (e, ord)), fail.salts, fail.classes);
+                                          v_bodies, fail.salts, fail.classes);
     END IF;
 END
 $$;

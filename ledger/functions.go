@@ -18,7 +18,7 @@ const FunctionsVersion = 2
 
 // functionFiles in the order in which they are applied.
 var functionFiles = []string{
-	"common", "bodies", "policy", "partitions", "refuse", "keys", "enqueue", "claim", "ping", "complete",
+	"common", "bodies", "facts", "policy", "partitions", "refuse", "keys", "enqueue", "claim", "ping", "complete",
 	"fail", "release", "snooze", "cancel", "reap", "redrive", "worker_seen",
 }
 

@@ -16,6 +16,7 @@ DECLARE
     v_kinds   text[];
     v_digests bytea[];
     v_answers answer[];
+    v_first   text;
 BEGIN
     WITH input AS (
         SELECT DISTINCT ON (u.key) u.key, u.ord::integer, elapsed(coalesce(u.ttl, '7 days')) AS ttl, u.kind, u.job_id,
@@ -37,7 +38,7 @@ BEGIN
                    CASE WHEN f.free THEN excluded.ttl ELSE k.ttl END,
                    CASE WHEN f.free THEN 0 ELSE k.replays + 1 END
             FROM (SELECT EXISTS (SELECT FROM job_completed c
-                                 WHERE c.job_id = k.job_id AND c.changed_at + k.ttl <= clock()) AS free) f)
+                                 WHERE c.job_id = k.job_id AND c.changed_at + least(k.ttl, '87600 hours') <= clock()) AS free) f)
         RETURNING k.key, k.job_id, k.kind, k.digest, k.replays
     )
     -- Who owns a key now: an element of the batch (its number), or an earlier job (null). The job's
@@ -49,21 +50,29 @@ BEGIN
 
     -- In a new statement: the args of a job that committed while its key was waited for are not
     -- in the snapshot of the one above. First the elements that found the key taken, then, inside
-    -- the batch, those whose key an earlier element took.
+    -- the batch, those whose key an earlier element took. Null: it takes a look at the args to tell.
     SELECT array_agg((u.ord, t.job_id, CASE WHEN j.same THEN 'enqueued' END, CASE WHEN NOT j.same THEN 'key_conflict' END, j.same,
-                      1, 0, 0, NULL, NULL, NULL, false, NULL)::answer)
+                      1, 0, 0, NULL, NULL, NULL, false, NULL)::answer ORDER BY u.ord)
     INTO v_answers
-    FROM unnest(take_keys.keys, take_keys.kinds, take_keys.args, take_keys.jobs) WITH ORDINALITY AS u (key, kind, args, job_id, ord)
+    FROM unnest(take_keys.keys, take_keys.kinds, take_keys.args) WITH ORDINALITY AS u (key, kind, args, ord)
     JOIN unnest(v_keys, v_owners, v_jobs, v_kinds, v_digests) AS t (key, owner, job_id, kind, digest) ON t.key = u.key
-    LEFT JOIN job_payload b ON b.job_id = t.job_id AND b.version = 1
-    LEFT JOIN unnest(take_keys.args) WITH ORDINALITY AS l (args, ord) ON l.ord = t.owner
     CROSS JOIN LATERAL (
-        SELECT u.kind = t.kind AND CASE
-            WHEN t.digest = sha256(convert_to(coalesce(u.args, 'null'), 'UTF8')) THEN true
-            -- Only the digest is left of args that were erased.
-            WHEN coalesce(b.body, l.args) IS NULL AND t.digest <> sha256('null') THEN false
-            ELSE canonical_json(coalesce(u.args, 'null')::json) = canonical_json(coalesce(b.body, l.args, 'null')::json) END AS same) j
+        SELECT CASE WHEN u.kind <> t.kind THEN false
+                    WHEN t.digest = sha256(convert_to(coalesce(u.args, 'null'), 'UTF8')) THEN true END AS same) j
     WHERE u.ord IS DISTINCT FROM t.owner;
+    -- One by one, up to the first that is refused: a large body is not read for each of a large batch.
+    FOR i IN 1 .. coalesce(cardinality(v_answers), 0) LOOP
+        EXIT WHEN (v_answers[i]).refusal IS NOT NULL;
+        CONTINUE WHEN (v_answers[i]).repeated;
+        SELECT coalesce(b.body, take_keys.args[t.owner], CASE WHEN t.digest = sha256('null') THEN 'null' END) INTO v_first
+        FROM unnest(v_keys, v_owners, v_digests) AS t (key, owner, digest)
+        LEFT JOIN job_payload b ON b.job_id = (v_answers[i]).job_id AND b.version = 1
+        WHERE t.key = take_keys.keys[(v_answers[i]).ord];
+        -- Only the digest is left of args that were erased: another spelling is a conflict.
+        v_answers[i].repeated := coalesce(same_json(coalesce(take_keys.args[(v_answers[i]).ord], 'null'), v_first), false);
+        v_answers[i].event := CASE WHEN v_answers[i].repeated THEN 'enqueued' END;
+        v_answers[i].refusal := CASE WHEN NOT v_answers[i].repeated THEN 'key_conflict' END;
+    END LOOP;
     IF EXISTS (SELECT FROM unnest(v_answers) a WHERE a.refusal IS NOT NULL) THEN
         RAISE EXCEPTION USING ERRCODE = 'JL409';
     END IF;
@@ -79,29 +88,39 @@ EXCEPTION
 END
 $$;
 
--- canonical_json is one spelling for all texts of the same JSON: no white space, keys of an
--- object in byte order, strings in one escape form, numbers with the digits they came with
--- (1 and 1.0 differ). Called only when a key meets args of another digest. What is nested more
--- than 100 levels deep is compared as it is spelled: each level costs several kilobytes of stack.
-CREATE OR REPLACE FUNCTION canonical_json(j json, depth integer DEFAULT 0) RETURNS text
+-- same_json: two JSON texts are the same payload. The order of keys, white space and the spelling of
+-- strings don't matter; the digits of numbers do (1 and 1.0 differ); of a key that an object has
+-- twice, the last one counts. jsonb settles it in C. It keeps the digits of a number, but for
+-- exponents, minus zero and what is too large for it: where there may be one, numbers are compared as
+-- text. docs/adr/0003 has the figures.
+DROP FUNCTION IF EXISTS canonical_json(json, integer);
+CREATE OR REPLACE FUNCTION same_json(a text, b text) RETURNS boolean
 LANGUAGE plpgsql IMMUTABLE
 SET search_path FROM CURRENT
 AS $$
+DECLARE
+    c_spelled CONSTANT text := '(^|[:,[\s])(-0|-?[0-9.]+[eE])';
+    v_tag     text;
 BEGIN
-    IF canonical_json.depth > 100 THEN
-        RETURN btrim(canonical_json.j::text, E' \t\n\r');
+    IF same_json.a !~ c_spelled AND same_json.b !~ c_spelled THEN
+        BEGIN
+            RETURN same_json.a::jsonb::text = same_json.b::jsonb::text;
+        EXCEPTION WHEN numeric_value_out_of_range THEN
+            NULL;
+        END;
     END IF;
-    CASE json_typeof(canonical_json.j)
-    WHEN 'object' THEN
-        RETURN '{' || coalesce((SELECT string_agg(to_json(e.key)::text || ':' || canonical_json(e.value, canonical_json.depth + 1), ',' ORDER BY e.key COLLATE "C", e.ord)
-                                FROM json_each(canonical_json.j) WITH ORDINALITY AS e (key, value, ord)), '') || '}';
-    WHEN 'array' THEN
-        RETURN '[' || coalesce((SELECT string_agg(canonical_json(e.value, canonical_json.depth + 1), ',' ORDER BY e.ord)
-                                FROM json_array_elements(canonical_json.j) WITH ORDINALITY AS e (value, ord)), '') || ']';
-    WHEN 'string' THEN
-        RETURN to_json(canonical_json.j #>> '{}')::text;
-    ELSE
-        RETURN btrim(canonical_json.j::text, E' \t\n\r');
-    END CASE;
+    v_tag := md5(same_json.a || same_json.b); -- no string of theirs begins with it
+    RETURN numbers_as_text(same_json.a, v_tag)::jsonb = numbers_as_text(same_json.b, v_tag)::jsonb;
+EXCEPTION WHEN statement_too_complex THEN
+    RETURN false; -- args of a release that had no limit of depth
 END
+$$;
+
+-- numbers_as_text makes each number of a JSON text a string behind a tag. A match is all that stands
+-- before a number, strings as wholes, and the number; the one added at the end makes sure that no
+-- match begins inside a string.
+CREATE OR REPLACE FUNCTION numbers_as_text(t text, tag text) RETURNS text
+LANGUAGE sql IMMUTABLE
+AS $$
+    SELECT left(regexp_replace(t || ' 0', '((?:[^"0-9-]|"(?:\\.|[^"\\])*")*)(-?[0-9][0-9.eE+-]*)', '\1"' || tag || '\2"', 'g'), -(4 + length(tag)))
 $$;

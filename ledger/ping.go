@@ -14,7 +14,8 @@ import (
 type Ping struct {
 	Held
 	// Progress, when not nil, is stored for people to see and for the next attempt to start from: a
-	// value that marshals to JSON of at most 4 KiB. Send it only when it has changed.
+	// value that marshals to JSON of at most 4 KiB. What cannot be stored as it is gets substitutes and
+	// a flag, as a result does. Send it only when it has changed.
 	Progress any
 }
 
@@ -68,19 +69,16 @@ func (l *Ledger) ping(ctx context.Context, q querier, p PingParams) ([]Answer, e
 		return nil, fmt.Errorf("ping: %w", err)
 	}
 	held := make([]Held, len(p.Pings))
-	progress, salts := make([]*string, len(p.Pings)), newSalts(len(p.Pings))
+	progress, altered, salts := make([]*string, len(p.Pings)), make([]bool, len(p.Pings)), newSalts(len(p.Pings))
 	for i, ping := range p.Pings {
-		text, err := body("progress", ping.Progress, domain.MaxProgressBytes)
-		if err != nil {
-			return nil, fmt.Errorf("ping: job %d: %w", i, atIndex(err, i))
-		}
-		held[i], progress[i] = ping.Held, text
+		held[i] = ping.Held
+		progress[i], altered[i] = outputJSON(ping.Progress, domain.MaxProgressBytes)
 	}
 	if err := checkHeld(p.Worker, held); err != nil {
 		return nil, fmt.Errorf("ping: %w", err)
 	}
 	jobs, generations := split(held)
-	return l.call(ctx, q, domain.VerbPing, held, len(held), p.Worker, jobs, generations, p.Lease, progress, salts)
+	return l.call(ctx, q, domain.VerbPing, held, len(held), p.Worker, jobs, generations, p.Lease, progress, salts, noneAsNil(altered))
 }
 
 // checkHeld is the door of every fenced verb.

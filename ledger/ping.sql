@@ -2,8 +2,9 @@
 -- waits: a row that another transaction has locked answers busy and keeps the lease it has,
 -- so that one slow transaction cannot cost a worker all its other leases. progress, where
 -- given, is stored for the next attempt.
+DROP FUNCTION IF EXISTS ping(text, uuid[], integer[], interval, text[], uuid[]);
 CREATE OR REPLACE FUNCTION ping(worker text, jobs uuid[], generations integer[], lease interval DEFAULT '60 seconds',
-                                progress text[] DEFAULT NULL, salts uuid[] DEFAULT NULL)
+                                progress text[] DEFAULT NULL, salts uuid[] DEFAULT NULL, altered boolean[] DEFAULT NULL)
 RETURNS SETOF answer
 LANGUAGE plpgsql
 SET search_path FROM CURRENT
@@ -16,22 +17,24 @@ AS $$
 DECLARE
     v_done    answer[];
     v_lease   interval;
+    v_bodies  text[];
+    v_altered boolean[];
 BEGIN
     PERFORM check_worker(ping.worker, ping.lease);
     v_lease := elapsed(ping.lease);
     PERFORM check_fenced(ping.jobs, ping.generations);
     PERFORM check_shape('progress', ping.progress, cardinality(ping.jobs));
     PERFORM check_shape('salts', ping.salts, cardinality(ping.jobs));
-    PERFORM check_text('progress', ping.progress, 4096, false);
-    PERFORM check_json('progress', ping.progress);
+    PERFORM check_shape('altered', ping.altered, cardinality(ping.jobs));
+    SELECT s.* INTO v_bodies, v_altered FROM storable_json(ping.progress, ping.altered, 4096) s;
     PERFORM pg_current_xact_id();
 
     WITH input AS MATERIALIZED (
-        SELECT u.job_id, u.generation, u.body, coalesce(u.salt, gen_random_uuid()) AS salt, u.ord::integer
-        FROM unnest(ping.jobs, ping.generations, ping.progress, ping.salts) WITH ORDINALITY AS u (job_id, generation, body, salt, ord)
+        SELECT u.job_id, u.generation, u.body, coalesce(u.salt, gen_random_uuid()) AS salt, coalesce(u.altered, false) AS altered, u.ord::integer
+        FROM unnest(ping.jobs, ping.generations, v_bodies, ping.salts, v_altered) WITH ORDINALITY AS u (job_id, generation, body, salt, altered, ord)
         ORDER BY u.job_id, u.ord
     ), guard AS MATERIALIZED (
-        SELECT r.job_id, i.body, i.salt, i.ord
+        SELECT r.job_id, i.body, i.salt, i.altered, i.ord
         FROM input i
         JOIN job_runtime r ON r.job_id = i.job_id
         WHERE r.generation = i.generation AND r.worker = ping.worker
@@ -51,10 +54,10 @@ BEGIN
             progress_at = CASE WHEN s.body IS NULL THEN r.progress_at ELSE s.at END
         FROM stamped s
         WHERE r.job_id = s.job_id
-        RETURNING r.job_id, r.version, r.generation, r.attempt, r.changed_at, r.lease_until, r.canceled_by, s.body, s.salt, s.ord
+        RETURNING r.job_id, r.version, r.generation, r.attempt, r.changed_at, r.lease_until, r.canceled_by, s.body, s.salt, s.altered, s.ord
     ), body AS (
-        INSERT INTO job_payload (job_id, version, salt, body)
-        SELECT p.job_id, p.version, p.salt, p.body
+        INSERT INTO job_payload (job_id, version, salt, altered, body)
+        SELECT p.job_id, p.version, p.salt, p.altered, p.body
         FROM projection p
         WHERE p.body IS NOT NULL
     ), event AS (

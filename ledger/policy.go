@@ -26,16 +26,16 @@ func (l *Ledger) policyID(ctx context.Context, q querier, p domain.Policy, remem
 	r, err := q.query(ctx, l.stmts["ensure_policy"], p.MaxAttempts, p.Timeout, p.RestartLimit, string(p.OnLostLease),
 		p.BackoffBase, p.BackoffFactor, p.BackoffCap, p.BackoffJitter, nullable(p.StallAfter))
 	if err != nil {
-		return 0, fmt.Errorf("ensure policy: %w", err)
+		return 0, fmt.Errorf("ensure policy: %w", fromPostgres(err))
 	}
 	defer closeRows(r)
 	for r.Next() {
 		if err := r.Scan(&id); err != nil {
-			return 0, fmt.Errorf("ensure policy: %w", err)
+			return 0, fmt.Errorf("ensure policy: %w", fromPostgres(err))
 		}
 	}
 	if err := r.Err(); err != nil {
-		return 0, fmt.Errorf("ensure policy: %w", err)
+		return 0, fmt.Errorf("ensure policy: %w", fromPostgres(err))
 	}
 	if remember {
 		l.mu.Lock()

@@ -24,11 +24,18 @@ func (l *Ledger) Reap(ctx context.Context, p ReapParams) ([]Answer, error) {
 	if p.Max == 0 {
 		p.Max = 500
 	}
-	if p.Max < 1 || p.Max > domain.MaxBatch {
-		return nil, fmt.Errorf("reap: %w", &domain.FieldError{Field: "max", Value: p.Max, Want: "1 to 10000"})
-	}
-	if err := domain.CheckText("actor", p.Actor, domain.MaxActorBytes); err != nil {
+	if err := p.check(); err != nil {
 		return nil, fmt.Errorf("reap: %w", err)
 	}
 	return l.call(ctx, pgxQuerier{l.pool}, domain.VerbReap, nil, 0, p.Actor, p.Max, p.Tags)
+}
+
+func (p ReapParams) check() error {
+	if err := domain.CheckText("actor", p.Actor, domain.MaxActorBytes); err != nil {
+		return err
+	}
+	if err := domain.CheckMaxJobs(p.Max); err != nil {
+		return err
+	}
+	return domain.CheckNames("tags", p.Tags, 0)
 }

@@ -9,7 +9,11 @@ SET search_path FROM CURRENT
 AS $$
 #variable_conflict use_column
 BEGIN
-    PERFORM check_worker(reap.actor, '1 second');
+    PERFORM refuse_unless(reap.actor IS NOT NULL, 'actor', NULL, '1 to 255 bytes of UTF-8 without control characters');
+    PERFORM check_text('actor', ARRAY[reap.actor], 255, true);
+    IF reap.tags IS NOT NULL THEN
+        PERFORM check_list('tags', reap.tags, 0);
+    END IF;
     IF reap.max_jobs IS NULL OR reap.max_jobs NOT BETWEEN 1 AND 10000 THEN
         PERFORM refuse_field(1, 'max_jobs', reap.max_jobs::text, '1 to 10000');
     END IF;

@@ -24,7 +24,7 @@ BEGIN
         SELECT u.job_id, u.generation, u.body, u.salt, coalesce(u.class, 'transient') AS class, u.ord::integer
         FROM unnest(refuse.jobs, refuse.generations, refuse.bodies, refuse.salts, refuse.classes)
             WITH ORDINALITY AS u (job_id, generation, body, salt, class, ord)
-        WHERE u.ord <= cardinality(refuse.jobs) AND u.ord <> ALL (SELECT d.ord FROM unnest(refuse.done) d)
+        WHERE u.ord <> ALL (SELECT d.ord FROM unnest(refuse.done) d)
         ORDER BY u.job_id, u.ord
     LOOP
         SELECT * INTO h FROM home(i.job_id);

@@ -3,6 +3,8 @@ package ledger
 import (
 	"context"
 	"fmt"
+
+	"github.com/jobledger/jobledger/domain"
 )
 
 // WorkerState is what a worker says of itself.
@@ -28,11 +30,42 @@ type WorkerSeen struct {
 
 // WorkerSeen tells the ledger that a worker is alive. It keeps no lease: that is Ping's.
 func (l *Ledger) WorkerSeen(ctx context.Context, w WorkerSeen) error {
-	_, err := l.pool.Exec(ctx, l.stmts["worker_seen"], w.Worker, w.Tags, w.Kinds, w.Host, w.PID, w.Slots, w.Running, string(w.State))
+	if err := w.check(); err != nil {
+		return fmt.Errorf("worker seen: %w", err)
+	}
+	_, err := l.pool.Exec(ctx, l.stmts["worker_seen"], w.Worker, append([]string{}, w.Tags...), append([]string{}, w.Kinds...), w.Host, w.PID, w.Slots, w.Running, string(w.State))
 	if err != nil {
 		return fmt.Errorf("worker seen: %w", fromPostgres(err))
 	}
 	return nil
+}
+
+func (w WorkerSeen) check() error {
+	if err := domain.CheckText("worker", w.Worker, domain.MaxActorBytes); err != nil {
+		return err
+	}
+	if err := domain.CheckNames("tags", w.Tags, 0); err != nil {
+		return err
+	}
+	if err := domain.CheckNames("kinds", w.Kinds, 0); err != nil {
+		return err
+	}
+	if err := domain.CheckText("host", w.Host, domain.MaxNameBytes); err != nil {
+		return err
+	}
+	for _, c := range []struct {
+		field string
+		n     int
+	}{{"pid", w.PID}, {"slots", w.Slots}, {"running", w.Running}} {
+		if err := domain.CheckCount(c.field, c.n); err != nil {
+			return err
+		}
+	}
+	switch w.State {
+	case Working, Sleeping, Stopping:
+		return nil
+	}
+	return &domain.FieldError{Field: "state", Value: w.State, Want: "working, sleeping or stopping"}
 }
 
 // WorkerGone removes a worker that has stopped in good order, and those not seen for a day.

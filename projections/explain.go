@@ -7,6 +7,7 @@ import (
 
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgtype"
 
 	"github.com/jobledger/jobledger/domain"
 )
@@ -91,9 +92,9 @@ LEFT JOIN {schema}.tag_state t ON t.tag = $2`), id, s.job.Tag, maxAhead+1)
 	if err != nil {
 		return s, err
 	}
-	var paused *time.Time
+	var paused pgtype.Timestamptz
 	_, err = pgx.ForEachRow(rows, []any{&s.now, &s.held, &paused, &s.ahead}, func() error { return nil })
-	s.now, s.paused = s.now.UTC(), instant(paused)
+	s.now, s.paused = s.now.UTC(), Instant(paused)
 	return s, err
 }
 

@@ -8,6 +8,7 @@ import (
 
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgtype"
 
 	"github.com/jobledger/jobledger/domain"
 )
@@ -22,6 +23,9 @@ type Job struct {
 	Result   json.RawMessage // nil if none
 	Error    string          // text of the last failure
 	Progress json.RawMessage // what was reported last
+
+	// What was reported could not be stored as it was: the body has substitutes, or a part is left out.
+	ResultAltered, ErrorAltered, ProgressAltered bool
 }
 
 // Job reads one job with its bodies. domain.ErrNotFound if there is none.
@@ -45,23 +49,24 @@ func (r *Reader) Job(ctx context.Context, id uuid.UUID) (Job, error) {
 }
 
 func (r *Reader) readBodies(ctx context.Context, j *Job) error {
-	rows, err := r.db.Query(ctx, r.sql(`SELECT version, body FROM {schema}.job_payload WHERE job_id = $1 AND version = ANY ($2::int[])`),
+	rows, err := r.db.Query(ctx, r.sql(`SELECT version, altered, body FROM {schema}.job_payload WHERE job_id = $1 AND version = ANY ($2::int[])`),
 		j.ID, []int{1, j.ResultVersion, j.ErrorVersion, j.ProgressVersion})
 	if err != nil {
 		return err
 	}
 	var version int
+	var altered bool
 	var text string
-	_, err = pgx.ForEachRow(rows, []any{&version, &text}, func() error {
+	_, err = pgx.ForEachRow(rows, []any{&version, &altered, &text}, func() error {
 		switch version {
 		case 1:
 			j.Args = json.RawMessage(text)
 		case j.ResultVersion:
-			j.Result = json.RawMessage(text)
+			j.Result, j.ResultAltered = json.RawMessage(text), altered
 		case j.ErrorVersion:
-			j.Error = text
+			j.Error, j.ErrorAltered = text, altered
 		case j.ProgressVersion:
-			j.Progress = json.RawMessage(text)
+			j.Progress, j.ProgressAltered = json.RawMessage(text), altered
 		}
 		return nil
 	})
@@ -81,23 +86,36 @@ LEFT JOIN {schema}.policy p ON p.policy_id = j.policy_id`
 
 func scanJob(row pgx.CollectableRow) (Job, error) {
 	var j Job
-	var started, pinged, progress, lease, timeout, ended *time.Time
+	var due, enqueued, changed, started, pinged, progress, lease, timeout, ended pgtype.Timestamptz
 	p := &j.Policy
-	err := row.Scan(&j.ID, &j.State, &j.Version, &j.Generation, &j.Attempt, &j.Restarts, &j.Kind, &j.Tag, &j.Priority, &j.ScheduledFor, &j.PolicyID,
-		&j.Facts, &j.EnqueuedAt, &j.ChangedAt, &j.ProgressVersion, &j.ErrorVersion, &j.ResultVersion,
+	err := row.Scan(&j.ID, &j.State, &j.Version, &j.Generation, &j.Attempt, &j.Restarts, &j.Kind, &j.Tag, &j.Priority, &due, &j.PolicyID,
+		&j.Facts, &enqueued, &changed, &j.ProgressVersion, &j.ErrorVersion, &j.ResultVersion,
 		&j.Worker, &started, &pinged, &progress, &lease, &timeout,
 		&j.CanceledBy, &j.CancelReason, &j.Outcome, &j.Class, &j.Reason, &ended,
 		&p.MaxAttempts, &p.Timeout, &p.RestartLimit, &p.OnLostLease, &p.BackoffBase, &p.BackoffFactor, &p.BackoffCap, &p.BackoffJitter, &p.StallAfter)
-	j.ScheduledFor, j.EnqueuedAt, j.ChangedAt = j.ScheduledFor.UTC(), j.EnqueuedAt.UTC(), j.ChangedAt.UTC()
-	j.StartedAt, j.PingedAt, j.ProgressAt = instant(started), instant(pinged), instant(progress)
-	j.LeaseUntil, j.TimeoutAt, j.EndedAt = instant(lease), instant(timeout), instant(ended)
+	j.ScheduledFor, j.EnqueuedAt, j.ChangedAt = Instant(due), Instant(enqueued), Instant(changed)
+	j.StartedAt, j.PingedAt, j.ProgressAt = Instant(started), Instant(pinged), Instant(progress)
+	j.LeaseUntil, j.TimeoutAt, j.EndedAt = Instant(lease), Instant(timeout), Instant(ended)
 	return j, err
 }
 
-// instant turns NULL into the zero time and the rest into UTC.
-func instant(t *time.Time) time.Time {
-	if t == nil {
+// What Instant makes of a time outside the years 1 to 9999, which no function stores, but a hand can.
+// Postgres counts microseconds: neither is mistaken for a time from there.
+var (
+	earliest = time.Date(1, 1, 1, 0, 0, 0, 1, time.UTC)
+	latest   = time.Date(9999, 12, 31, 23, 59, 59, 999999999, time.UTC)
+)
+
+// Instant turns NULL into the zero time and the rest into UTC. What Go cannot write as JSON, such as
+// infinity, becomes the nearest time that it can: one odd row must not hide all the others.
+func Instant(t pgtype.Timestamptz) time.Time {
+	switch {
+	case !t.Valid:
 		return time.Time{}
+	case t.InfinityModifier == pgtype.Infinity || t.InfinityModifier == pgtype.Finite && t.Time.After(latest):
+		return latest
+	case t.InfinityModifier == pgtype.NegativeInfinity || t.Time.Before(earliest):
+		return earliest
 	}
-	return t.UTC()
+	return t.Time.UTC()
 }

@@ -7,6 +7,7 @@ import (
 
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgtype"
 
 	"github.com/jobledger/jobledger/domain"
 )
@@ -37,7 +38,7 @@ func (r *Reader) List(ctx context.Context, f Filter) ([]Job, error) {
 	rows, err := r.db.Query(ctx, r.sql(selectJob+`
 WHERE ($1 = '' OR j.state = $1) AND ($2 = '' OR j.outcome = $2) AND ($3 = '' OR j.kind = $3) AND ($4 = '' OR j.tag = $4)
   AND ($5 = '' OR j.worker = $5)
-  AND ($6 = '' OR j.facts::json #>> ARRAY['labels', split_part($6, '=', 1)] = substr($6, strpos($6, '=') + 1))
+  AND ($6 = '' OR {schema}.label_of(j.facts, split_part($6, '=', 1)) = substr($6, strpos($6, '=') + 1))
   AND ($7::uuid IS NULL OR j.job_id < $7)
 ORDER BY j.job_id DESC
 LIMIT $8`), string(f.State), string(f.Outcome), f.Kind, f.Tag, f.Worker, f.Label, nullID(f.Before), f.Limit)
@@ -90,23 +91,32 @@ type Worker struct {
 	State     string
 	StartedAt time.Time
 	SeenAt    time.Time
-	SeenAgo   time.Duration // by the database's clock
+	SeenAgo   time.Duration // by the database's clock, ten years at most
 	Leases    int64         // jobs that it holds now
 }
 
 // Workers reads who is alive, or was within the last day, by name.
 func (r *Reader) Workers(ctx context.Context) ([]Worker, error) {
 	rows, err := r.db.Query(ctx, r.sql(`
-SELECT w.worker, w.tags, w.kinds, w.host, w.pid, w.slots, w.running, w.state, w.started_at, w.seen_at, {schema}.clock() - w.seen_at,
+SELECT w.worker, w.tags, w.kinds, w.host, w.pid, w.slots, w.running, w.state, w.started_at, w.seen_at,
+       CASE WHEN isfinite(w.seen_at) THEN least(greatest({schema}.clock() - w.seen_at, '-87600 hours'), '87600 hours') ELSE '87600 hours' END,
        (SELECT count(*) FROM {schema}.job_runtime r WHERE r.worker = w.worker)
 FROM {schema}.worker w
 ORDER BY w.worker`))
 	if err != nil {
 		return nil, fmt.Errorf("list workers: %w", err)
 	}
-	workers, err := pgx.CollectRows(rows, pgx.RowToStructByPos[Worker])
+	workers, err := pgx.CollectRows(rows, scanWorker)
 	if err != nil {
 		return nil, fmt.Errorf("list workers: %w", err)
 	}
 	return workers, nil
+}
+
+func scanWorker(row pgx.CollectableRow) (Worker, error) {
+	var w Worker
+	var started, seen pgtype.Timestamptz
+	err := row.Scan(&w.Worker, &w.Tags, &w.Kinds, &w.Host, &w.PID, &w.Slots, &w.Running, &w.State, &started, &seen, &w.SeenAgo, &w.Leases)
+	w.StartedAt, w.SeenAt = Instant(started), Instant(seen)
+	return w, err
 }

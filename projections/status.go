@@ -7,6 +7,7 @@ import (
 
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgtype"
 )
 
 // Status is what an operator looks at first: what is stuck, not how many processes there are. It is read in one
@@ -131,9 +132,9 @@ func (r *Reader) statusJob(ctx context.Context, sql string) (*StatusJob, error) 
 	}
 	jobs, err := pgx.CollectRows(rows, func(row pgx.CollectableRow) (*StatusJob, error) {
 		var j StatusJob
-		var progress *time.Time
-		err := row.Scan(&j.ID, &j.Kind, &j.Tag, &j.Since, &j.Worker, &progress)
-		j.Since, j.ProgressAt = j.Since.UTC(), instant(progress)
+		var since, progress pgtype.Timestamptz
+		err := row.Scan(&j.ID, &j.Kind, &j.Tag, &since, &j.Worker, &progress)
+		j.Since, j.ProgressAt = Instant(since), Instant(progress)
 		return &j, err
 	})
 	if err != nil || len(jobs) == 0 {

@@ -66,7 +66,7 @@ func (v *verifier) run(ctx context.Context) error {
 	if _, err := v.tx.Exec(ctx, `SET LOCAL enable_indexscan = off`); err != nil {
 		return err
 	}
-	if _, err := v.tx.Exec(ctx, v.r.sql(`DECLARE events NO SCROLL CURSOR FOR `+selectEvent+` ORDER BY e.job_id, e.version, e.seq`)); err != nil {
+	if _, err := v.tx.Exec(ctx, v.r.sql(`DECLARE events NO SCROLL CURSOR FOR `+selectEvents(`false`)+` ORDER BY e.job_id, e.version, e.seq`)); err != nil {
 		return err
 	}
 	if _, err := v.tx.Exec(ctx, v.r.sql(`DECLARE homes NO SCROLL CURSOR FOR `+selectJob+` ORDER BY j.job_id`)); err != nil {

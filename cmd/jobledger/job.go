@@ -111,9 +111,16 @@ func showJob(out io.Writer, now time.Time, j projections.Job) error {
 	if err := t.flush(); err != nil {
 		return err
 	}
-	for _, body := range []struct{ name, text string }{
-		{"args", string(j.Args)}, {"progress", string(j.Progress)}, {"result", string(j.Result)}, {"last error", j.Error},
+	for _, body := range []struct {
+		name, text string
+		altered    bool
+	}{
+		{"args", string(j.Args), false}, {"progress", string(j.Progress), j.ProgressAltered},
+		{"result", string(j.Result), j.ResultAltered}, {"last error", j.Error, j.ErrorAltered},
 	} {
+		if body.altered {
+			body.name += " (altered: it could not be stored as it was reported)"
+		}
 		if body.text != "" {
 			fmt.Fprintf(out, "%s:\n", body.name)
 			block(out, body.text)
@@ -176,6 +183,9 @@ func eventDetail(e domain.Event) string {
 	}
 	add("lease until", stamp(e.LeaseUntil))
 	add("reason", e.Reason)
+	if e.Altered {
+		parts = append(parts, "body altered")
+	}
 	if facts := strings.TrimSpace(e.Facts); facts != "" && facts != "{}" && json.Valid([]byte(facts)) {
 		add("facts", facts)
 	}

@@ -69,6 +69,9 @@ type jobJSON struct {
 	Result          json.RawMessage   `json:"result,omitempty"`
 	Error           string            `json:"error,omitempty"`
 	Progress        json.RawMessage   `json:"progress,omitempty"`
+	ResultAltered   bool              `json:"result_altered,omitempty"`
+	ErrorAltered    bool              `json:"error_altered,omitempty"`
+	ProgressAltered bool              `json:"progress_altered,omitempty"`
 }
 
 type policyJSON struct {
@@ -102,6 +105,7 @@ func jobOf(j projections.Job) jobJSON {
 		ProgressAt: j.ProgressAt, EndedAt: j.EndedAt, Class: j.Class, Reason: j.Reason,
 		CancelRequested: j.State == domain.Running && j.CanceledBy != "", CanceledBy: j.CanceledBy, CancelReason: j.CancelReason,
 		Args: j.Args, Result: j.Result, Error: j.Error, Progress: j.Progress,
+		ResultAltered: j.ResultAltered, ErrorAltered: j.ErrorAltered, ProgressAltered: j.ProgressAltered,
 	}
 }
 
@@ -133,6 +137,7 @@ type eventJSON struct {
 	Verb         domain.Verb      `json:"verb,omitempty"`
 	Operation    *uuid.UUID       `json:"operation,omitempty"`
 	Digest       string           `json:"digest,omitempty"`
+	Altered      bool             `json:"altered,omitempty"`
 	Facts        json.RawMessage  `json:"facts,omitempty"`
 	Policy       *policyJSON      `json:"policy,omitempty"`
 	Origin       *originJSON      `json:"origin,omitempty"`
@@ -150,7 +155,7 @@ func eventOf(e domain.Event) eventJSON {
 	out := eventJSON{
 		JobID: e.JobID, Version: e.Version, Type: e.Type, At: e.At, Generation: e.Generation, Attempt: e.Attempt, Actor: e.Actor,
 		DBUser: e.DBUser, Kind: e.Kind, Tag: e.Tag, ScheduledFor: e.ScheduledFor, LeaseUntil: e.LeaseUntil, Class: e.Class,
-		Reason: e.Reason, Verb: e.Verb, Operation: idOrNil(e.Operation), Digest: hex.EncodeToString(e.Digest),
+		Reason: e.Reason, Verb: e.Verb, Operation: idOrNil(e.Operation), Digest: hex.EncodeToString(e.Digest), Altered: e.Altered,
 	}
 	if json.Valid([]byte(e.Facts)) {
 		out.Facts = json.RawMessage(e.Facts)

@@ -16,6 +16,7 @@ import (
 
 	"github.com/jobledger/jobledger/adapters/executor"
 	"github.com/jobledger/jobledger/domain"
+	"github.com/jobledger/jobledger/ledger"
 	"github.com/jobledger/jobledger/ledger/worker"
 )
 
@@ -79,34 +80,42 @@ func (x *commandRunner) environment(job worker.Info) []string {
 	return env
 }
 
-// resultOf is standard output as a result: JSON as it is, other text as a JSON string, nothing if there is none. What
-// cannot be stored becomes U+FFFD.
+// resultOf is standard output as a result: JSON as it is, other text as a JSON string, nothing if there is none. Text with
+// a part left out, or with U+FFFD for what Postgres takes in no text, is marked as altered; the ledger does the same
+// for JSON.
 func resultOf(r executor.Result) any {
 	text := bytes.TrimSpace(r.Stdout)
 	switch {
 	case len(text) == 0:
 		return nil
 	case len(text) <= domain.MaxArgsBytes && utf8.Valid(text) && json.Valid(text):
-		return json.RawMessage(domain.CleanJSON(string(text)))
+		return json.RawMessage(text)
 	}
-	quoted := quoteJSON(r.Stdout)
+	quoted, altered := quoteJSON(r.Stdout)
+	altered = altered || r.StdoutCut > 0
 	if len(quoted) > domain.MaxArgsBytes {
 		// A character can take six times its length in JSON.
-		quoted = quoteJSON(r.ShortenStdout(domain.MaxArgsBytes/6 - 64))
+		quoted, _ = quoteJSON(r.ShortenStdout(domain.MaxArgsBytes/6 - 64))
+		altered = true
+	}
+	if altered {
+		return ledger.Altered{Value: quoted}
 	}
 	return quoted
 }
 
-// quoteJSON is text, less the line breaks at its end, as a JSON string that Postgres can give back.
-func quoteJSON(text []byte) json.RawMessage {
+// quoteJSON is text, less the line breaks at its end, as a JSON string that Postgres can give back. altered says that it
+// had to put U+FFFD somewhere.
+func quoteJSON(text []byte) (quoted json.RawMessage, altered bool) {
 	s := strings.TrimRight(string(text), "\r\n")
+	clean := strings.ToValidUTF8(strings.ReplaceAll(s, "\x00", "\uFFFD"), "\uFFFD")
 	var b bytes.Buffer
 	enc := json.NewEncoder(&b)
 	enc.SetEscapeHTML(false)
-	if err := enc.Encode(strings.ToValidUTF8(strings.ReplaceAll(s, "\x00", "\uFFFD"), "\uFFFD")); err != nil {
+	if err := enc.Encode(clean); err != nil {
 		panic(fmt.Sprintf("jobledger: encode a string: %v", err)) // strings always encode
 	}
-	return bytes.TrimSuffix(b.Bytes(), []byte("\n"))
+	return bytes.TrimSuffix(b.Bytes(), []byte("\n")), clean != s
 }
 
 // failure is the error of a command that did not succeed. One that we have stopped gets a plain error: the worker knows

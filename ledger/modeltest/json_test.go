@@ -26,7 +26,9 @@ var nastyTexts = []string{
 	"\"\xff\"", "\"\xc0\x80\"", "\"\xed\xa0\x80\"", "\"\xf4\x90\x80\x80\"", "\"\xf4\x8f\xbf\xbf\"", "\"\xe2\x82\"", "\"\U0001F600\"", "\"\ufffd\"", "\"\uffff\"",
 	`{}`, `[]`, `{ }`, `[ ]`, `{"a"}`, `{"a":}`, `{"a":1,}`, `[1,]`, `[,1]`, `{,}`, `{a:1}`, `{'a':1}`, `{1:1}`, `{null:1}`, `{"a":1,"a":2}`, `{"":{"":{"":""}}}`, `[1`, `{"a":1`, `]`, `[1]]`, `{"a":1}}`, `[1 2]`, `{"a":1 "b":2}`, `{"a" 1}`,
 	`// x`, `1 // x`, `/* x */ 1`, `[1,/**/2]`, `#`, "\x00", "1\x00", `"a"\u0041`,
-	deep(10, "[", "]"), deep(1000, "[", "]"), deep(1000, `{"a":`, "}"), deep(3000, "[", "]"), strings.Repeat("[", 1000), strings.Repeat(`{"a":`, 50),
+	deep(10, "[", "]"), deep(500, "[", "]"), deep(501, "[", "]"), deep(250, `{"a":[`, "]}"), deep(251, `{"a":[`, "]}"), deep(500, `{"a":`, "}"),
+	deep(501, `{"a":`, "}"), deep(3000, "[", "]"), deep(499, "[", "],[2]") + strings.Repeat(`"[[[{{{]",`, 300), `[1e200000,` + deep(499, "[", "]") + `]`, `[1e200000,` + deep(500, "[", "]") + `]`,
+	`[` + strings.Repeat(`[],{},"[{",`, 400) + deep(499, "[", "]") + `]`, `[` + strings.Repeat(`[],{},"[{",`, 400) + deep(500, "[", "]") + `]`, deep(20000, "[", "]"), strings.Repeat("[", 20000), strings.Repeat("[", 1000), strings.Repeat(`{"a":`, 50),
 	`"` + strings.Repeat(`\u00e9`, 5000) + `"`, `["` + strings.Repeat("x", 100000) + `"]`, `[` + strings.Repeat("1,", 20000) + `1]`,
 }
 
@@ -45,11 +47,14 @@ func TestJSON(t *testing.T) {
 		if (inGo == nil) != (inSQL == nil) {
 			t.Errorf("%s: Go says %v, SQL says %v", shown(text), inGo, inSQL)
 		}
-		if inSQL != nil && !refusedField(inSQL) && !notText(inSQL) {
-			t.Errorf("%s: SQL refuses with %v, want SQLSTATE JL400", shown(text), inSQL)
+		if inGo != nil && inSQL != nil && !notText(inSQL) {
+			sameRefusal(t, shown(text), inGo, inSQL)
 		}
 		if err := inTx(t, db, `SELECT $1::text::json`, text); inGo == nil && err != nil {
 			t.Errorf("%s: Go accepts what is no json: %v", shown(text), err)
+		}
+		if f, ok := errors.AsType[*domain.FieldError](inGo); ok && strings.Contains(f.Want, "deep") {
+			continue // Postgres would read it, but not every language that may have to run the job
 		}
 		if err := inTx(t, db, `SELECT json_strip_nulls($1::text::json)`, text); (inGo == nil) != (err == nil) {
 			t.Errorf("%s: Go says %v, reading every string back says %v", shown(text), inGo, err)
@@ -90,7 +95,7 @@ func TestJSONOfABatch(t *testing.T) {
 func wantIndex(t *testing.T, who string, err error, index int) {
 	t.Helper()
 	f, ok := errors.AsType[*domain.FieldError](err)
-	if !ok || f.Index != index || f.Field != "args" {
+	if !ok || f.Index != index || !strings.HasPrefix(f.Field, "args") {
 		t.Errorf("%s says %v, want a FieldError about args of element %d", who, err, index)
 	}
 }

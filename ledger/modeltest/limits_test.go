@@ -2,6 +2,7 @@ package modeltest
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"strings"
@@ -62,7 +63,7 @@ var limits = []limit{
 	{"scheduled_for", func(v any) error { return domain.CheckTime("scheduled_for", v.(time.Time)) }, `SELECT jobledger.enqueue('k', scheduled_for => $1::timestamptz)`,
 		[]any{domain.MinTime, domain.MaxTime}, []any{domain.MinTime.Add(-time.Microsecond), domain.MaxTime.Add(time.Microsecond)}},
 	{"delay of enqueue", checkSpan("delay"), `SELECT jobledger.enqueue('k', delay => $1::interval)`, spans, noSpans},
-	{"delay of fail", checkSpan("after"), `SELECT jobledger.fail('w', ARRAY[` + job1 + `], ARRAY[1], delays => ARRAY[$1::interval])`, spans, noSpans},
+	{"delay of fail", checkSpan("delay"), `SELECT jobledger.fail('w', ARRAY[` + job1 + `], ARRAY[1], delays => ARRAY[$1::interval])`, spans, noSpans},
 	{"delay of snooze", checkSpan("delay"), `SELECT jobledger.snooze('w', ARRAY[` + job1 + `], ARRAY[1], ARRAY[$1::interval])`, spans, noSpans},
 	{"key_ttl", checkSpan("key_ttl"), `SELECT jobledger.enqueue('k', key => 'x', key_ttl => $1::interval)`, spans, noSpans},
 	{"lease of claim", checked(domain.CheckLease), `SELECT jobledger.claim('w', ARRAY['t'], 1, $1::interval)`,
@@ -75,10 +76,17 @@ var limits = []limit{
 		[]any{0, 1, domain.MaxBatch}, []any{domain.MaxBatch + 1}},
 	{"batch of enqueue", checked(domain.CheckBatch), `SELECT count(*) FROM jobledger.enqueue_many(array_fill('k'::text, ARRAY[$1::int]))`,
 		[]any{0, 1, domain.MaxBatch}, []any{domain.MaxBatch + 1}},
-	{"args", checkSize(domain.MaxArgsBytes), `SELECT jobledger.enqueue('k', to_json(repeat('é', $1::int / 2 - 1))::text)`, sizes(domain.MaxArgsBytes), sizes(domain.MaxArgsBytes + 2)},
-	{"facts", checkSize(domain.MaxFactsBytes), `SELECT jobledger.enqueue('k', facts => json_build_object('a', repeat('x', $1::int - 10))::text)`, sizes(domain.MaxFactsBytes), sizes(domain.MaxFactsBytes + 1)},
-	{"progress", checkSize(domain.MaxProgressBytes), `SELECT jobledger.ping('w', ARRAY[` + job1 + `], ARRAY[1], progress => ARRAY[to_json(repeat('x', $1::int - 2))::text])`,
-		sizes(domain.MaxProgressBytes), sizes(domain.MaxProgressBytes + 1)},
+	{"args", checkSize("args", domain.MaxArgsBytes), `SELECT jobledger.enqueue('k', to_json(repeat('é', $1::int / 2 - 1))::text)`, sizes(domain.MaxArgsBytes), sizes(domain.MaxArgsBytes + 2)},
+	{"max_jobs of claim", checked(domain.CheckMaxJobs), `SELECT jobledger.claim('w', ARRAY['t'], $1::int)`, []any{1, domain.MaxBatch}, []any{0, -1, domain.MaxBatch + 1}},
+	{"max_jobs of reap", checked(domain.CheckMaxJobs), `SELECT jobledger.reap('w', $1::int)`, []any{1, domain.MaxBatch}, []any{0, -1, domain.MaxBatch + 1}},
+	{"tags of claim", checkNames("tags", 1), `SELECT jobledger.claim('w', $1::text[])`, []any{[]string{"t"}, many(1000)}, []any{[]string{}, many(1001), []string{"t", "a b"}}},
+	{"tags of reap", checkNames("tags", 0), `SELECT jobledger.reap('w', 1, $1::text[])`, []any{[]string{}, many(1000)}, []any{many(1001), []string{""}}},
+	{"tags of worker_seen", checkNames("tags", 0), seen(`$1::text[], '{}', 'h', 1, 1, 1, 'working'`), []any{[]string{}, many(1000)}, []any{many(1001), []string{"\x7f"}}},
+	{"kinds of worker_seen", checkNames("kinds", 0), seen(`'{}', $1::text[], 'h', 1, 1, 1, 'working'`), []any{[]string{}, many(1000)}, []any{many(1001), []string{"a\n"}}},
+	{"host", checkLine("host", domain.MaxNameBytes), seen(`'{}', '{}', $1::text, 1, 1, 1, 'working'`), lines, noLines},
+	{"pid", checkCount("pid"), seen(`'{}', '{}', 'h', $1::int, 1, 1, 'working'`), []any{0, 4194304}, []any{-1}},
+	{"slots", checkCount("slots"), seen(`'{}', '{}', 'h', 1, $1::int, 1, 'working'`), []any{0}, []any{-1}},
+	{"running", checkCount("running"), seen(`'{}', '{}', 'h', 1, 1, $1::int, 'working'`), []any{0}, []any{-1}},
 }
 
 var (
@@ -100,14 +108,34 @@ func checkSpan(field string) func(any) error {
 
 func checked[T any](f func(T) error) func(any) error { return func(v any) error { return f(v.(T)) } }
 
-func checkSize(limit int) func(any) error {
+func checkNames(field string, atLeast int) func(any) error {
+	return func(v any) error { return domain.CheckNames(field, v.([]string), atLeast) }
+}
+
+func checkCount(field string) func(any) error {
+	return func(v any) error { return domain.CheckCount(field, v.(int)) }
+}
+
+func checkSize(field string, limit int) func(any) error {
 	return func(v any) error {
 		if v.(int) > limit {
-			return fmt.Errorf("%d bytes", v)
+			return &domain.FieldError{Field: field, Want: fmt.Sprintf("at most %d bytes", limit)}
 		}
 		return nil
 	}
 }
+
+// many names, all different.
+func many(n int) []string {
+	names := make([]string, n)
+	for i := range names {
+		names[i] = fmt.Sprint("n", i)
+	}
+	return names
+}
+
+// seen is a call of worker_seen with all arguments but the worker.
+func seen(rest string) string { return `SELECT jobledger.worker_seen('w', ` + rest + `)` }
 
 func sizes(n ...int) []any { return each(n, func(n int) any { return n }) }
 
@@ -126,12 +154,7 @@ func TestLimits(t *testing.T) {
 				}
 			}
 			for _, v := range l.bad {
-				if l.goes(v) == nil {
-					t.Errorf("Go accepts %s", shown(v))
-				}
-				if err := inTx(t, db, l.sql, v); !refusedField(err) {
-					t.Errorf("SQL answers %s with %v, want SQLSTATE JL400", shown(v), err)
-				}
+				sameRefusal(t, shown(v), l.goes(v), inTx(t, db, l.sql, v))
 			}
 		})
 	}
@@ -146,6 +169,29 @@ func shown(v any) string {
 		return fmt.Sprintf("%s... (%d bytes)", s[:40], len(s))
 	}
 	return s
+}
+
+// sameRefusal wants a value refused for the same field and with the same advice, in Go and in SQL. A caller of
+// SQL has put labels and their kin into facts; in Go they are fields of their own.
+func sameRefusal(t *testing.T, what string, inGo, inSQL error) {
+	t.Helper()
+	var want *domain.FieldError
+	if !errors.As(inGo, &want) {
+		t.Errorf("%s: Go says %v, want a FieldError", what, inGo)
+		return
+	}
+	var pg *pgconn.PgError
+	if !errors.As(inSQL, &pg) || pg.Code != "JL400" {
+		t.Errorf("%s: SQL says %v, want JL400: %v", what, inSQL, want)
+		return
+	}
+	var got struct{ Field, Want string }
+	if err := json.Unmarshal([]byte(pg.Detail), &got); err != nil {
+		t.Fatalf("%s: DETAIL %s: %v", what, pg.Detail, err)
+	}
+	if strings.TrimPrefix(got.Field, "facts.") != want.Field || got.Want != want.Want {
+		t.Errorf("%s: SQL says %s: want %s; Go says %s: want %s", what, got.Field, got.Want, want.Field, want.Want)
+	}
 }
 
 func refusedField(err error) bool {
@@ -188,7 +234,7 @@ var policyLimits = []struct {
 
 func micros(n int) time.Duration { return time.Duration(n) * time.Microsecond }
 
-// TestPolicyLimits compares Policy.Validate with what the table of policies accepts.
+// TestPolicyLimits compares Policy.Validate with what ensure_policy accepts.
 func TestPolicyLimits(t *testing.T) {
 	t.Parallel()
 	db := pgtest.New(t)
@@ -199,6 +245,8 @@ func TestPolicyLimits(t *testing.T) {
 			inGo, inSQL := p.Validate(), inTx(t, db, ensurePolicy, policyArgs(p)...)
 			if (inGo == nil) != (inSQL == nil) || (inGo == nil) != contains(l.ok, n) {
 				t.Errorf("%s %d: Go says %v, SQL says %v", l.field, n, inGo, inSQL)
+			} else if inGo != nil {
+				sameRefusal(t, fmt.Sprint(l.field, " ", n), inGo, inSQL)
 			}
 		}
 	}
@@ -208,6 +256,8 @@ func TestPolicyLimits(t *testing.T) {
 		inGo, inSQL := p.Validate(), inTx(t, db, ensurePolicy, policyArgs(p)...)
 		if (inGo == nil) != (inSQL == nil) {
 			t.Errorf("on_lost_lease %q: Go says %v, SQL says %v", o, inGo, inSQL)
+		} else if inGo != nil {
+			sameRefusal(t, fmt.Sprintf("on_lost_lease %q", o), inGo, inSQL)
 		}
 	}
 }

@@ -99,11 +99,11 @@ var mutants = []mutant{
 	{"success is driven again", []edit{{"redrive", " AND c.outcome <> 'success'", ""}}, table(domain.VerbRedrive, "success")},
 
 	// Enqueue and its keys.
-	{"a key with other args is a replay", []edit{{"take_keys", "THEN false\n", "THEN true\n"}, {"take_keys", "ELSE canonical_json", "ELSE true OR canonical_json"}}, sampled},
-	{"a key with other spelling is a conflict", []edit{{"take_keys", "ELSE canonical_json", "ELSE false AND canonical_json"}}, sampled},
-	{"whose a key is, told by the job's id", []edit{{"take_keys", "u.ord IS DISTINCT FROM t.owner", "u.job_id <> t.job_id"}}, sampled},
-	{"a key is never free", []edit{{"take_keys", "c.changed_at + k.ttl <= clock()", "false"}}, sampled},
-	{"a key is free as soon as its job has ended", []edit{{"take_keys", "c.changed_at + k.ttl <= clock()", "true"}}, sampled},
+	{"a key with other args is a replay", []edit{{"take_keys", "WHEN u.kind <> t.kind THEN false", "WHEN u.kind <> t.kind THEN true"}, {"take_keys", "coalesce(same_json", "true OR coalesce(same_json"}}, sampled},
+	{"a key with other spelling is a conflict", []edit{{"take_keys", "coalesce(same_json", "false AND coalesce(same_json"}}, sampled},
+	{"whose a key is, told by the job's id", []edit{{"take_keys", "u.ord IS DISTINCT FROM t.owner", "take_keys.jobs[u.ord] <> t.job_id"}}, sampled},
+	{"a key is never free", []edit{{"take_keys", "c.changed_at + least(k.ttl, '87600 hours') <= clock()", "false"}}, sampled},
+	{"a key is free as soon as its job has ended", []edit{{"take_keys", "c.changed_at + least(k.ttl, '87600 hours') <= clock()", "true"}}, sampled},
 	{"a body without its salt", []edit{{"complete", "body_digest(g.salt, g.body)", "sha256(convert_to(g.body, 'UTF8'))"}}, table(domain.VerbComplete, "running")},
 }
 

@@ -103,14 +103,20 @@ func (w *Worker) judge(ctx context.Context, l *lease, result any, err error) *ou
 // marshalled makes JSON of a result in the handler's goroutine: the one that reports is busy enough,
 // and the handler may go on to change what it returned. What does not marshal is left to the ledger.
 func marshalled(result any) any {
-	switch result.(type) {
+	switch r := result.(type) {
 	case nil, json.RawMessage:
 		return result
+	case ledger.Altered:
+		return ledger.Altered{Value: marshalled(r.Value)}
 	}
-	if text, err := json.Marshal(result); err == nil {
-		return json.RawMessage(text)
+	text, err := json.Marshal(result)
+	switch {
+	case err != nil:
+		return result
+	case ledger.Substituted(result, text):
+		return ledger.Altered{Value: json.RawMessage(text)}
 	}
-	return result
+	return json.RawMessage(text)
 }
 
 // over takes up the outcome of a run; nil means that there is nothing to report. A stop that did not

@@ -26,7 +26,11 @@ type outcome struct {
 
 // size is about how many bytes of bodies it has.
 func (o *outcome) size() int {
-	text, _ := o.result.(json.RawMessage)
+	result := o.result
+	if a, ok := result.(ledger.Altered); ok {
+		result = a.Value
+	}
+	text, _ := result.(json.RawMessage)
 	return len(text) + len(o.failure.Error)
 }
 

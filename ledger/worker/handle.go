@@ -118,9 +118,10 @@ func (w *Worker) wrap() {
 }
 
 // SetProgress stores how far the run is, for people to see and for the next attempt to start from: a
-// value that marshals to JSON of at most 4 KiB, else a *domain.FieldError. It travels with the next
-// ping, or with the end of the attempt if that comes first; in between, the last value wins. That of
-// a run that succeeds before the next ping is dropped.
+// value that marshals to JSON of at most 4 KiB. What is larger is a *domain.FieldError, and the progress
+// before it stays: half of one would be of no use to the next attempt. NUL and what is no UTF-8 become
+// U+FFFD, with a flag. It travels with the next ping, or with the end of the attempt if that comes first;
+// in between, the last value wins. That of a run that succeeds before the next ping is dropped.
 func (i Info) SetProgress(v any) error {
 	text, ok := v.(json.RawMessage)
 	if !ok {
@@ -133,10 +134,7 @@ func (i Info) SetProgress(v any) error {
 		return fmt.Errorf("progress of job %s: %w", i.ID,
 			&domain.FieldError{Field: "progress", Value: fmt.Sprintf("%d bytes", len(text)), Want: "at most 4096 bytes"})
 	}
-	if err := domain.CheckJSON("progress", text); err != nil {
-		return fmt.Errorf("progress of job %s: %w", i.ID, err)
-	}
-	i.w.setProgress(i.lease, text)
+	i.w.setProgress(i.lease, text, !ok && ledger.Substituted(v, text))
 	return nil
 }
 

@@ -31,6 +31,7 @@ type lease struct {
 	calling  bool
 	pinging  <-chan struct{} // the ping that is on its way, if it is one; closed when it is over
 	progress json.RawMessage
+	altered  bool // progress is not all that the handler said
 	unsent   bool // progress is newer than what the ledger has
 	inTx     bool // the handler completes it itself: no ping
 
@@ -121,11 +122,11 @@ func (w *Worker) interrupt(l *lease, cause error) {
 }
 
 // setProgress notes what the next ping shall carry.
-func (w *Worker) setProgress(l *lease, text json.RawMessage) {
+func (w *Worker) setProgress(l *lease, text json.RawMessage, altered bool) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if !bytes.Equal(l.progress, text) {
-		l.progress, l.unsent = bytes.Clone(text), true
+		l.progress, l.altered, l.unsent = bytes.Clone(text), altered, true
 	}
 }
 

@@ -136,6 +136,9 @@ func (w *Worker) newPingCall(batch []*lease) pingCall {
 		if l.unsent {
 			c.told[i] = l.progress
 			c.pings[i].Progress = l.progress
+			if l.altered {
+				c.pings[i].Progress = ledger.Altered{Value: l.progress}
+			}
 		}
 	}
 	c.sent = time.Now()
@@ -239,6 +242,7 @@ func (w *Worker) beat(ctx context.Context) error {
 	}
 	w.mu.Unlock()
 	slices.Sort(seen.Kinds)
+	seen.Kinds = seen.Kinds[:min(len(seen.Kinds), domain.MaxNames)] // for people to see: not all of them, then
 	return w.l.WorkerSeen(ctx, seen)
 }
 

@@ -25,6 +25,7 @@
 package worker
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -144,10 +145,8 @@ type Worker struct {
 // New returns a Worker on l. It asks the database nothing. A *domain.FieldError names an option
 // outside its bounds.
 func New(l *ledger.Ledger, cfg Config) (*Worker, error) {
-	host, err := os.Hostname()
-	if err != nil {
-		host = "unknown"
-	}
+	host, _ := os.Hostname() // for people to see
+	host = cmp.Or(oneLine(host, domain.MaxNameBytes), "unknown")
 	cfg = cfg.withDefaults(host)
 	if err := cfg.check(); err != nil {
 		return nil, fmt.Errorf("new worker: %w", err)
@@ -162,8 +161,8 @@ func New(l *ledger.Ledger, cfg Config) (*Worker, error) {
 		lane := newLane()
 		w.lanes[verb] = &lane
 	}
-	w.reaper, err = NewReaper(l, ReaperConfig{Actor: cfg.Name, Every: cfg.ReapEvery, Logger: cfg.Logger})
-	if err != nil {
+	var err error
+	if w.reaper, err = NewReaper(l, ReaperConfig{Actor: cfg.Name, Every: cfg.ReapEvery, Logger: cfg.Logger}); err != nil {
 		return nil, fmt.Errorf("new worker: %w", err)
 	}
 	return w, nil
@@ -222,10 +221,8 @@ func (c Config) check() error {
 	if err := domain.CheckText("name", c.Name, domain.MaxActorBytes); err != nil {
 		return err
 	}
-	for _, tag := range c.Tags {
-		if err := domain.CheckName("tags", tag); err != nil {
-			return err
-		}
+	if err := domain.CheckNames("tags", c.Tags, 0); err != nil {
+		return err
 	}
 	if err := domain.CheckLease(c.Lease); err != nil {
 		return err
