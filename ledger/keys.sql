@@ -16,7 +16,10 @@ DECLARE
     v_kinds   text[];
     v_digests bytea[];
     v_answers answer[];
-    v_first   text;
+    v_first     text;  -- the args of v_first_job
+    v_first_job uuid;
+    v_conflict  integer;
+    i           record;
 BEGIN
     WITH input AS (
         SELECT DISTINCT ON (u.key) u.key, u.ord::integer, elapsed(coalesce(u.ttl, '7 days')) AS ttl, u.kind, u.job_id,
@@ -48,10 +51,9 @@ BEGIN
     FROM taken t
     JOIN input i ON i.key = t.key;
 
-    -- In a new statement: the args of a job that committed while its key was waited for are not
-    -- in the snapshot of the one above. First the elements that found the key taken, then, inside
-    -- the batch, those whose key an earlier element took. Null: it takes a look at the args to tell.
-    SELECT array_agg((u.ord, t.job_id, CASE WHEN j.same THEN 'enqueued' END, CASE WHEN NOT j.same THEN 'key_conflict' END, j.same,
+    -- Elements that found the key taken and, inside the batch, those whose key an earlier element took.
+    -- Null: it takes a look at the args to tell.
+    SELECT array_agg((u.ord, t.job_id, NULL, CASE WHEN NOT j.same THEN 'key_conflict' END, j.same,
                       1, 0, 0, NULL, NULL, NULL, false, NULL)::answer ORDER BY u.ord)
     INTO v_answers
     FROM unnest(take_keys.keys, take_keys.kinds, take_keys.args) WITH ORDINALITY AS u (key, kind, args, ord)
@@ -60,19 +62,35 @@ BEGIN
         SELECT CASE WHEN u.kind <> t.kind THEN false
                     WHEN t.digest = sha256(convert_to(coalesce(u.args, 'null'), 'UTF8')) THEN true END AS same) j
     WHERE u.ord IS DISTINCT FROM t.owner;
-    -- One by one, up to the first that is refused: a large body is not read for each of a large batch.
-    FOR i IN 1 .. coalesce(cardinality(v_answers), 0) LOOP
-        EXIT WHEN (v_answers[i]).refusal IS NOT NULL;
-        CONTINUE WHEN (v_answers[i]).repeated;
-        SELECT coalesce(b.body, take_keys.args[t.owner], CASE WHEN t.digest = sha256('null') THEN 'null' END) INTO v_first
-        FROM unnest(v_keys, v_owners, v_digests) AS t (key, owner, digest)
-        LEFT JOIN job_payload b ON b.job_id = (v_answers[i]).job_id AND b.version = 1
-        WHERE t.key = take_keys.keys[(v_answers[i]).ord];
+
+    -- One by one, up to the first conflict: a large body is not compared with each of a large batch. In new
+    -- statements: the args of a job that committed while its key was waited for are not in the snapshot of
+    -- the one that took the keys.
+    FOR i IN
+        SELECT a.ord, a.job_id, u.key, coalesce(u.args, 'null') AS args
+        FROM unnest(v_answers) a
+        JOIN unnest(take_keys.keys, take_keys.args) WITH ORDINALITY AS u (key, args, ord) ON u.ord = a.ord
+        WHERE a.repeated IS NULL AND NOT EXISTS (SELECT FROM unnest(v_answers) c WHERE c.refusal IS NOT NULL)
+        ORDER BY a.ord
+    LOOP
+        IF i.job_id IS DISTINCT FROM v_first_job THEN
+            v_first_job := i.job_id;
+            SELECT coalesce(b.body, take_keys.args[t.owner], CASE WHEN t.digest = sha256('null') THEN 'null' END) INTO v_first
+            FROM unnest(v_keys, v_owners, v_digests) AS t (key, owner, digest)
+            LEFT JOIN job_payload b ON b.job_id = i.job_id AND b.version = 1
+            WHERE t.key = i.key;
+        END IF;
         -- Only the digest is left of args that were erased: another spelling is a conflict.
-        v_answers[i].repeated := coalesce(same_json(coalesce(take_keys.args[(v_answers[i]).ord], 'null'), v_first), false);
-        v_answers[i].event := CASE WHEN v_answers[i].repeated THEN 'enqueued' END;
-        v_answers[i].refusal := CASE WHEN NOT v_answers[i].repeated THEN 'key_conflict' END;
+        IF same_json(i.args, v_first) IS NOT TRUE THEN
+            v_conflict := i.ord;
+            EXIT;
+        END IF;
     END LOOP;
+    SELECT array_agg((a.ord, a.job_id, CASE WHEN NOT r.refused THEN 'enqueued' END, CASE WHEN r.refused THEN 'key_conflict' END, NOT r.refused,
+                      a.version, a.generation, a.attempt, NULL, NULL, NULL, false, NULL)::answer)
+    INTO v_answers
+    FROM unnest(v_answers) a
+    CROSS JOIN LATERAL (SELECT a.refusal IS NOT NULL OR coalesce(a.ord = v_conflict, false) AS refused) r;
     IF EXISTS (SELECT FROM unnest(v_answers) a WHERE a.refusal IS NOT NULL) THEN
         RAISE EXCEPTION USING ERRCODE = 'JL409';
     END IF;

@@ -64,6 +64,9 @@ func TestWorkOutcome(t *testing.T) {
 	args = append(args, "--exec", `long=echo first; head -c 3000000 /dev/zero | tr '\0' '\033'; echo; echo last`)
 	worker := b.start(t, args...)
 	worker.exits(t, 0)
+	if !b.job(t, longResult).ResultAltered {
+		t.Error("a result with a part left out carries no flag")
+	}
 	checkLongResult(t, b.job(t, longResult).Result, len("first\n")+3_000_000+len("\nlast\n"))
 	for _, tc := range cases {
 		t.Run(tc.kind, func(t *testing.T) {
@@ -73,6 +76,9 @@ func TestWorkOutcome(t *testing.T) {
 			}
 			if string(job.Result) != tc.result {
 				t.Errorf("result is %s, want %s", job.Result, tc.result)
+			}
+			if altered := strings.Contains(tc.result, "\uFFFD") || strings.Contains(tc.result, `\ufffd`); job.ResultAltered != altered {
+				t.Errorf("result %s is marked as altered: %t, want %t", job.Result, job.ResultAltered, altered)
 			}
 			if !strings.Contains(job.Error, tc.says) || len(job.Error) > 20<<10 {
 				t.Errorf("error has %d bytes and is %.200q, want %q", len(job.Error), job.Error, tc.says)

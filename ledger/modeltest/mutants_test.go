@@ -99,8 +99,8 @@ var mutants = []mutant{
 	{"success is driven again", []edit{{"redrive", " AND c.outcome <> 'success'", ""}}, table(domain.VerbRedrive, "success")},
 
 	// Enqueue and its keys.
-	{"a key with other args is a replay", []edit{{"take_keys", "WHEN u.kind <> t.kind THEN false", "WHEN u.kind <> t.kind THEN true"}, {"take_keys", "coalesce(same_json", "true OR coalesce(same_json"}}, sampled},
-	{"a key with other spelling is a conflict", []edit{{"take_keys", "coalesce(same_json", "false AND coalesce(same_json"}}, sampled},
+	{"a key with other args is a replay", []edit{{"take_keys", "WHEN u.kind <> t.kind THEN false", "WHEN u.kind <> t.kind THEN true"}, {"take_keys", "IF same_json(i.args, v_first) IS NOT TRUE", "IF false"}}, sampled},
+	{"a key with other spelling is a conflict", []edit{{"take_keys", "IF same_json(i.args, v_first) IS NOT TRUE", "IF true"}}, sampled},
 	{"whose a key is, told by the job's id", []edit{{"take_keys", "u.ord IS DISTINCT FROM t.owner", "take_keys.jobs[u.ord] <> t.job_id"}}, sampled},
 	{"a key is never free", []edit{{"take_keys", "c.changed_at + least(k.ttl, '87600 hours') <= clock()", "false"}}, sampled},
 	{"a key is free as soon as its job has ended", []edit{{"take_keys", "c.changed_at + least(k.ttl, '87600 hours') <= clock()", "true"}}, sampled},
