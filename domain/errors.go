@@ -3,6 +3,8 @@ package domain
 import (
 	"errors"
 	"fmt"
+	"strconv"
+	"unicode/utf8"
 
 	"github.com/google/uuid"
 )
@@ -87,21 +89,29 @@ func (r Refusal) Err() error {
 // RefusedError is a refusal with the job it is about; errors.Is sees the sentinel.
 type RefusedError struct {
 	Verb       Verb
-	JobID      uuid.UUID
-	Generation int // what the caller showed; 0 for verbs without one
+	JobID      uuid.UUID // enqueue: who has the key or id; zero if an earlier element of the batch, or an open transaction
+	Generation int       // what the caller showed; 0 for verbs without one
 	Refusal    Refusal
 	Outcome    Outcome // how the job ended, where Refusal is ended
 	Index      int     // enqueue: which element of the batch, from 0
 }
 
 func (e *RefusedError) Error() string {
-	s := fmt.Sprintf("%s job %s", e.Verb, e.JobID)
+	s := string(e.Verb)
+	if e.JobID != uuid.Nil {
+		s += " job " + e.JobID.String()
+	} else {
+		s += fmt.Sprintf(": job %d", e.Index)
+	}
 	if e.Generation > 0 {
 		s += fmt.Sprintf(" generation %d", e.Generation)
 	}
 	s += ": " + e.Unwrap().Error()
 	if e.Outcome != "" {
 		s += " with outcome " + string(e.Outcome)
+	}
+	if e.Refusal == RefusedKeyConflict && e.JobID == uuid.Nil {
+		s += " earlier in the batch"
 	}
 	return s
 }
@@ -117,15 +127,33 @@ type FieldError struct {
 	Want  string // what would be right
 }
 
+// maxShown is how many bytes of a refused value an error shows.
+const maxShown = 80
+
+// Described is the Value of a FieldError in words, or as JSON text: it is printed without quotation marks.
+type Described string
+
 func (e *FieldError) Error() string {
-	v := fmt.Sprintf("%v", e.Value)
-	if s, ok := e.Value.(string); ok {
-		v = fmt.Sprintf("%q", s)
+	v := fmt.Sprint(e.Value)
+	text, cut := head(v, maxShown), ""
+	if len(text) < len(v) {
+		cut = fmt.Sprintf("... (%d bytes)", len(v))
 	}
-	if len(v) > 120 {
-		v = v[:120] + "..."
+	if _, ok := e.Value.(string); ok {
+		text = strconv.Quote(text)
 	}
-	return fmt.Sprintf("%s: got %s, want %s", e.Field, v, e.Want)
+	return fmt.Sprintf("%s: got %s%s, want %s", e.Field, text, cut, e.Want)
+}
+
+// head is the beginning of s in at most n bytes, no character cut in two.
+func head(s string, n int) string {
+	if len(s) <= n {
+		return s
+	}
+	for n > 0 && !utf8.RuneStart(s[n]) {
+		n--
+	}
+	return s[:n]
 }
 
 // FoldError names the event that cannot follow the ones before it.
