@@ -122,7 +122,7 @@ func (l *Ledger) enqueue(ctx context.Context, q querier, jobs []EnqueueParams, o
 	if err != nil {
 		return nil, err
 	}
-	return enqueued(answers, jobs)
+	return b.enqueued(answers, jobs)
 }
 
 // orNil leaves an optional array out where no element has a value.
@@ -136,11 +136,11 @@ func orNil[T any](elements []*T) []*T {
 }
 
 // enqueued reads the answers: refused elements come alone, and then nothing was stored.
-func enqueued(answers []Answer, jobs []EnqueueParams) ([]Enqueued, error) {
+func (b *enqueueBatch) enqueued(answers []Answer, jobs []EnqueueParams) ([]Enqueued, error) {
 	out := make([]Enqueued, len(answers))
 	for i, a := range answers {
 		if a.Err != nil {
-			return nil, a.Err
+			return nil, b.withoutNewID(a.Err)
 		}
 		out[i] = Enqueued{JobID: a.JobID, Replayed: a.Repeated}
 	}
@@ -148,6 +148,27 @@ func enqueued(answers []Answer, jobs []EnqueueParams) ([]Enqueued, error) {
 		return nil, fmt.Errorf("enqueue: got %d answers for %d jobs", len(out), len(jobs))
 	}
 	return out, nil
+}
+
+// withoutNewID takes an id out of a refusal that was made for this batch and is no job's: nothing was stored. Left in
+// is the id of the job that a key or an id belongs to.
+func (b *enqueueBatch) withoutNewID(err error) error {
+	refused, ok := err.(*domain.RefusedError)
+	if !ok || refused.Index >= len(b.ids) {
+		return err
+	}
+	same := func(i int) bool { return *b.keys[i] == *b.keys[refused.Index] && uuid.UUID(b.ids[i]) == refused.JobID }
+	switch refused.Refusal {
+	case domain.RefusedKeyBusy:
+		refused.JobID = uuid.Nil
+	case domain.RefusedKeyConflict:
+		for i := range refused.Index {
+			if b.keys[i] != nil && same(i) {
+				refused.JobID = uuid.Nil
+			}
+		}
+	}
+	return refused
 }
 
 // enqueueBatch is a batch as the arrays that enqueue_many takes.

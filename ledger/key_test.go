@@ -315,3 +315,24 @@ func TestKeyLife(t *testing.T) {
 		})
 	}
 }
+
+// TestKeyConflictNames the job that has the key; one that was never stored is not named.
+func TestKeyConflictNames(t *testing.T) {
+	t.Parallel()
+	l, db := newLedger(t)
+	first := must(l.Enqueue(t.Context(), keyed("a", 1)))(t)
+	stored := jobsStored(t, db)
+	for want, batch := range map[string][]ledger.EnqueueParams{
+		"enqueue job " + first.JobID.String() + ": idempotency key was used for another kind or payload": {keyed("b", 1), keyed("a", 1), keyed("a", 2)},
+		"enqueue: job 3: idempotency key was used for another kind or payload earlier in the batch":      {{Kind: "k"}, keyed("b", 1), {Kind: "k"}, keyed("b", 2)},
+	} {
+		_, err := l.EnqueueMany(t.Context(), batch)
+		refused, ok := errors.AsType[*domain.RefusedError](err)
+		if !ok || err.Error() != want || refused.Index != len(batch)-1 {
+			t.Errorf("got %v, want %s", err, want)
+		}
+	}
+	if n := jobsStored(t, db); n != stored {
+		t.Errorf("%d rows are there, want %d", n, stored)
+	}
+}
