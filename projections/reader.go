@@ -6,8 +6,11 @@ import (
 	"context"
 	"fmt"
 	"strings"
+	"unicode/utf8"
 
 	"github.com/jackc/pgx/v5"
+
+	"github.com/jobledger/jobledger/domain"
 )
 
 // Querier is what reading needs of a pool, a connection or a transaction.
@@ -36,15 +39,20 @@ const SpineSuffix = "_spine"
 // without a word, and two that begin alike would be one ledger, or have one schema of views.
 const MaxSchemaBytes = 63 - len(SpineSuffix)
 
-// CheckSchema tests the name of a ledger's schema.
+// CheckSchema tests the name of a ledger's schema; the error is a *domain.FieldError.
 func CheckSchema(schema string) error {
-	if schema == "" || len(schema) > MaxSchemaBytes || strings.ContainsRune(schema, 0) {
-		return fmt.Errorf("schema %q: want a Postgres identifier of 1 to %d bytes", schema, MaxSchemaBytes)
+	want := ""
+	switch {
+	case schema == "" || len(schema) > MaxSchemaBytes || strings.ContainsRune(schema, 0) || !utf8.ValidString(schema):
+		want = fmt.Sprintf("a Postgres identifier of 1 to %d bytes of UTF-8", MaxSchemaBytes)
+	case strings.HasPrefix(schema, "pg_"):
+		want = "a name that does not begin with pg_, as those of Postgres itself do"
+	case strings.HasSuffix(schema, SpineSuffix):
+		want = "a name that does not end in " + SpineSuffix + ", as the views of another ledger may be there"
+	default:
+		return nil
 	}
-	if strings.HasSuffix(schema, SpineSuffix) {
-		return fmt.Errorf("schema %q: want a name that does not end in %s, as the views of another ledger may be there", schema, SpineSuffix)
-	}
-	return nil
+	return &domain.FieldError{Field: "schema", Value: schema, Want: want}
 }
 
 // In returns a Reader of the same ledger on another connection or transaction.

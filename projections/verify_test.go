@@ -96,7 +96,7 @@ func TestVerify(t *testing.T) {
 // TestSchemaName: Postgres cuts a name of more than 63 bytes, and that of the views is longer by six.
 func TestSchemaName(t *testing.T) {
 	t.Parallel()
-	for name, ok := range map[string]bool{"": false, "a": true, strings.Repeat("y", 57): true, strings.Repeat("y", 58): false, "a_spine": false, "_spine": false, "a_spines": true, "a\x00": false, `Ten ant-"x"`: true} {
+	for name, ok := range map[string]bool{"": false, "a": true, strings.Repeat("y", 57): true, strings.Repeat("y", 58): false, "a_spine": false, "_spine": false, "a_spines": true, "a\x00": false, "a\xff": false, "pg_x": false, "xpg_": true, `Ten ant-"x"`: true} {
 		if err := projections.CheckSchema(name); (err == nil) != ok {
 			t.Errorf("schema %.20q: %v", name, err)
 		}
