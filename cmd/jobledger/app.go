@@ -11,6 +11,7 @@ import (
 	"github.com/spf13/pflag"
 
 	"github.com/jobledger/jobledger/adapters/postgres/embedded"
+	"github.com/jobledger/jobledger/domain"
 	"github.com/jobledger/jobledger/ledger"
 	"github.com/jobledger/jobledger/projections"
 )
@@ -75,7 +76,7 @@ func (a *app) settle(cmd *cobra.Command) error {
 		a.schema = ledger.DefaultSchema
 	}
 	if err := projections.CheckSchema(a.schema); err != nil {
-		return wrongUse("choose another name: the ledger's views get a schema of this name with "+projections.SpineSuffix+" behind it", "--schema: %w", err)
+		return wrongUse("choose another name, such as "+ledger.DefaultSchema, "--%w", err)
 	}
 	if a.databaseURL != "" {
 		if err := checkURL("the database URL", a.databaseURL); err != nil {
@@ -89,6 +90,9 @@ func (a *app) settle(cmd *cobra.Command) error {
 	}
 	if a.actor == "" {
 		a.actor = osUser()
+	}
+	if err := domain.CheckText("--actor", a.actor, domain.MaxActorBytes); err != nil {
+		return wrongUse("give --actor a short name", "%w", err)
 	}
 	if err := oneOf("pg-fetch", a.pgFetch, string(embedded.FetchAuto), string(embedded.FetchNever)); err != nil {
 		return err

@@ -1,11 +1,16 @@
 package main
 
 import (
+	"errors"
 	"fmt"
+	"strconv"
 	"strings"
 
 	"github.com/google/uuid"
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+
+	"github.com/jobledger/jobledger/domain"
 )
 
 // noArgs refuses words behind a command that takes none.
@@ -78,4 +83,61 @@ func notEmpty(cmd *cobra.Command, flags ...string) error {
 		}
 	}
 	return nil
+}
+
+// wholeVar defines a flag that is a whole number within a range, such as "1 to 100". Only decimal digits are taken: to
+// pflag's own, 010 is 8.
+func wholeVar(flags *pflag.FlagSet, to *int, name string, byDefault int, within, usage string) {
+	*to = byDefault
+	flags.Var(&wholeValue{to, wanted("a whole number, " + within)}, name, usage+", "+within)
+}
+
+type wholeValue struct {
+	to   *int
+	want wanted
+}
+
+func (w *wholeValue) String() string { return strconv.Itoa(*w.to) }
+func (w *wholeValue) Type() string   { return "int" }
+
+func (w *wholeValue) Set(s string) error {
+	n, err := strconv.Atoi(s)
+	if err != nil {
+		return w.want
+	}
+	*w.to = n
+	return nil
+}
+
+// wanted is why a flag's value was refused: what it has to be.
+type wanted string
+
+func (w wanted) Error() string { return "want " + string(w) }
+
+// flagTypes are what values of pflag's own types have to be.
+var flagTypes = map[string]wanted{
+	"int": "a whole number", "duration": "a duration such as 90s or 2h", "bool": "true or false",
+	"intSlice": "whole numbers such as 65,66", "stringSlice": "words such as slow,fast",
+}
+
+// flagError tells of flags that cannot be read in words of our own: pflag's repeat the whole value, and Go's parser.
+func flagError(cmd *cobra.Command, err error) error {
+	help := "see: " + cmd.CommandPath() + " --help"
+	switch e := err.(type) {
+	case *pflag.InvalidValueError:
+		want := flagTypes[e.GetFlag().Value.Type()]
+		if errors.As(err, &want) || want != "" {
+			err = &domain.FieldError{Field: "--" + e.GetFlag().Name, Value: e.GetValue(), Want: string(want)}
+		}
+	case *pflag.NotExistError:
+		if short := e.GetSpecifiedShortnames(); short != "" {
+			return wrongUse(help, "unknown flag: -%s", short)
+		}
+		return wrongUse(help, "unknown flag: --%s", e.GetSpecifiedName())
+	case *pflag.ValueRequiredError:
+		return wrongUse(help, "--%s needs a value", e.GetFlag().Name)
+	case *pflag.InvalidSyntaxError:
+		return wrongUse(help, "%q is no flag", e.GetSpecifiedFlag())
+	}
+	return wrongUse(help, "%w", err)
 }

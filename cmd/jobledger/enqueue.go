@@ -2,11 +2,15 @@ package main
 
 import (
 	"bytes"
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"os"
+	"regexp"
+	"strconv"
 	"strings"
 	"time"
 
@@ -15,6 +19,13 @@ import (
 
 	"github.com/jobledger/jobledger/domain"
 	"github.com/jobledger/jobledger/ledger"
+)
+
+// The ranges of whole numbers, as flags and lines name them. The ledger checks them.
+const (
+	priorityRange = "-32768 to 32767"
+	attemptsRange = "1 to 1000"
+	restartsRange = "0 to 1000"
 )
 
 // enqueueFlags are the flags of enqueue; a line of --file has fields of the same names.
@@ -43,8 +54,9 @@ func enqueueCommand(a *app) *cobra.Command {
 
 --file reads JSON Lines ("-" for standard input). A line has the fields kind, args (any JSON, kept as it is), tag,
 priority, at, in, timeout, max_attempts, restart_limit, on_lost_lease, labels (an object), key, key_ttl and
-correlation_id, each as its flag; a field that is not known is refused. Lines are stored in batches of 1000, each
-wholly or not at all; an error names the line, and up to where the file is stored.
+correlation_id, each as its flag; a field that is not known, or there twice, is refused. Empty lines are passed over.
+A batch is all or nothing, the file is not: batches have up to 1000 lines, fewer when they are long. An error names
+the line and what is wrong with it; its batch is not stored, those before are, and the hint says how to go on.
 
 With --key, the same key with the same kind and args gives the first job again ("replayed") instead of a second one:
 the way to repeat an enqueue whose answer was lost.`,
@@ -61,7 +73,7 @@ the way to repeat an enqueue whose answer was lost.`,
 		},
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if cmd.Flags().Changed("file") {
-				return a.enqueueFile(cmd, f)
+				return a.enqueueFile(cmd, f.file)
 			}
 			return a.enqueueOne(cmd, args[0], f)
 		},
@@ -71,12 +83,12 @@ the way to repeat an enqueue whose answer was lost.`,
 	flags.StringVar(&f.args, "args", "", "what the handler gets: JSON, @FILE with JSON, or - for standard input")
 	flags.StringVar(&f.file, "file", "", "JSON Lines with a job each, - for standard input")
 	flags.StringVar(&f.tag, "tag", domain.DefaultTag, "the label that workers subscribe to")
-	flags.IntVar(&f.priority, "priority", 0, "higher first, -32768 to 32767")
+	wholeVar(flags, &f.priority, "priority", 0, priorityRange, "higher first")
 	flags.StringVar(&f.at, "at", "", "when it is due: RFC 3339 with an offset, such as 2030-01-02T15:04:05Z")
 	flags.DurationVar(&f.in, "in", 0, "due after this time, such as 90s or 2h")
 	flags.DurationVar(&f.timeout, "timeout", d.Timeout, "how long one attempt may run")
-	flags.IntVar(&f.maxAttempts, "max-attempts", d.MaxAttempts, "how many attempts may fail before it is a dead letter")
-	flags.IntVar(&f.restartLimit, "restart-limit", d.RestartLimit, "how many lost leases are forgiven")
+	wholeVar(flags, &f.maxAttempts, "max-attempts", d.MaxAttempts, attemptsRange, "how many attempts may fail before it is a dead letter")
+	wholeVar(flags, &f.restartLimit, "restart-limit", d.RestartLimit, restartsRange, "how many lost leases are forgiven")
 	flags.StringVar(&f.onLostLease, "on-lost-lease", string(d.OnLostLease), "restart, fail or reconcile")
 	flags.StringArrayVar(&f.labels, "label", nil, "name=value to find it by; may be given up to 16 times")
 	flags.StringVar(&f.key, "key", "", "idempotency key")
@@ -94,7 +106,7 @@ func (a *app) enqueueOne(cmd *cobra.Command, kind string, f enqueueFlags) error 
 	return a.with(cmd.Context(), func(s *session) error {
 		job, err := s.Enqueue(cmd.Context(), p)
 		if err != nil {
-			return lostAnswer(p, asFlags(err))
+			return a.refusedKey(lostAnswer(p, asFlags(err)), p.Key)
 		}
 		if a.json {
 			return a.printJSON(enqueuedJSON{JobID: job.JobID, Replayed: job.Replayed})
@@ -120,14 +132,17 @@ func (a *app) enqueueParams(cmd *cobra.Command, kind string, f enqueueFlags) (p 
 			return p, wrongUse("give one of them", "--at and --in both say when it is due")
 		}
 		if p.ScheduledFor, err = parseTime(f.at); err != nil {
-			return p, wrongUse("write a time with its offset, such as 2030-01-02T15:04:05Z or 2030-01-02T15:04:05+02:00", "--at: got %q", f.at)
+			return p, wrongUse("--at "+time.Now().Add(time.Hour).Format(time.RFC3339)+" is in an hour; so is --in 1h",
+				"%w", &domain.FieldError{Field: "--at", Value: f.at, Want: wantTime})
 		}
 	}
 	if given("key-ttl") {
 		if f.key == "" {
 			return p, wrongUse("give a --key too", "--key-ttl without --key")
 		}
-		p.KeyTTL = keyTTL(f.keyTTL)
+		if p.KeyTTL, err = keyTTL(f.keyTTL); err != nil {
+			return p, asFlags(err)
+		}
 	}
 	if given("timeout") || given("max-attempts") || given("restart-limit") || given("on-lost-lease") {
 		p.Policy = domain.DefaultPolicy
@@ -142,30 +157,37 @@ func (a *app) enqueueParams(cmd *cobra.Command, kind string, f enqueueFlags) (p 
 		return p, err
 	}
 	if given("args") {
-		if p.Args, err = a.readArgs(f.args); err != nil {
+		if p.Args, err = a.readArgs(cmd.Context(), f.args); err != nil {
 			return p, err
 		}
 	}
 	return p, nil
 }
 
-// readArgs reads the argument of --args. White space around the JSON is dropped, everything in it is kept.
-func (a *app) readArgs(from string) (json.RawMessage, error) {
+// readArgs reads the argument of --args. White space around the JSON is dropped, and a byte order mark before it, which
+// some editors write; everything in it is kept.
+func (a *app) readArgs(ctx context.Context, from string) (json.RawMessage, error) {
 	text := []byte(from)
 	var err error
 	switch path, isFile := strings.CutPrefix(from, "@"); {
 	case from == "-":
-		text, err = readLimited(a.stdin)
+		text, err = readLimited(untilDone(ctx, a.stdin))
 	case isFile:
 		text, err = readFile(path)
 	}
-	if err != nil {
-		return nil, fmt.Errorf("read args: %w", err)
+	switch path := (*fs.PathError)(nil); {
+	case errors.As(err, &path):
+		return nil, wrongUse("@ means a file; a text that begins with it is JSON in quotation marks: --args '\"@…\"'", "--args: %w", err)
+	case err != nil:
+		return nil, fmt.Errorf("--args: %w", asFlags(err))
 	}
-	text = bytes.TrimSpace(text)
+	text = bytes.TrimSpace(bytes.TrimPrefix(text, utf8BOM))
 	if err := domain.CheckJSON("args", text); err != nil {
-		return nil, &cliError{err: asFlags(err), code: exitWrongUse,
-			hint: `args are JSON: --args '{"name": "Ada"}', --args '"text"', --args @FILE or --args - for standard input`}
+		hint := "Postgres cannot store it: leave it out, or put \\ufffd in its place"
+		if !json.Valid(text) {
+			hint = `args are JSON: --args '{"name": "Ada"}', --args '"text"', --args @FILE or --args - for standard input`
+		}
+		return nil, wrongUse(hint, "%w", asFlags(err))
 	}
 	return text, nil
 }
@@ -183,35 +205,58 @@ func readFile(path string) ([]byte, error) {
 func readLimited(r io.Reader) ([]byte, error) {
 	text, err := io.ReadAll(io.LimitReader(r, domain.MaxArgsBytes+1))
 	if err == nil && len(text) > domain.MaxArgsBytes {
-		err = &domain.FieldError{Field: "args", Value: "more", Want: fmt.Sprintf("at most %d bytes", domain.MaxArgsBytes)}
+		err = &domain.FieldError{Field: "args", Value: domain.Described("more"), Want: fmt.Sprintf("at most %d bytes", domain.MaxArgsBytes)}
 	}
 	return text, err
 }
 
+// wantTime is what a time has to be.
+const wantTime = "a time with its offset, such as 2030-01-02T15:04:05Z or 2030-01-02T15:04:05+02:00"
+
+// rfc3339 is the form of a time. time.Parse alone would take more: hours of one digit, a comma before the fraction.
+var rfc3339 = regexp.MustCompile(`^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?(Z|[+-]\d\d:\d\d)$`)
+
 // parseTime reads RFC 3339, whose offset is not optional: a time without one means another instant on each machine.
-func parseTime(s string) (time.Time, error) { return time.Parse(time.RFC3339Nano, s) }
+func parseTime(s string) (time.Time, error) {
+	if !rfc3339.MatchString(s) {
+		return time.Time{}, errors.New("not in the form of RFC 3339")
+	}
+	return time.Parse(time.RFC3339Nano, s)
+}
 
 // keyTTL: 0 on the command line means that the key ends with its job.
-func keyTTL(d time.Duration) time.Duration {
+func keyTTL(d time.Duration) (time.Duration, error) {
 	if d == 0 {
-		return ledger.KeyUntilEnded
+		return ledger.KeyUntilEnded, nil
 	}
-	return d
+	return d, domain.CheckDelay("key_ttl", d)
 }
 
 // asFlags calls a field by the name of its flag.
 func asFlags(err error) error {
-	var field *domain.FieldError
-	if !errors.As(err, &field) {
+	field, ok := errors.AsType[*domain.FieldError](err)
+	if !ok {
 		return err
 	}
 	name := field.Field
+	for _, body := range []struct{ prefix, flag string }{{"labels.", "--label "}, {"args.", "--args ."}, {"args[", "--args ["}} {
+		if rest, ok := strings.CutPrefix(name, body.prefix); ok {
+			name = body.flag + rest
+		}
+	}
 	if known, ok := flagNames[name]; ok {
 		name = known
-	} else if rest, ok := strings.CutPrefix(name, "labels."); ok {
-		name = "--label " + rest
 	}
-	return &domain.FieldError{Index: field.Index, Field: name, Value: field.Value, Want: field.Want}
+	return renamed(field, name)
+}
+
+// renamed is a refusal under another name of its field. A piece of JSON has quotation marks enough.
+func renamed(field *domain.FieldError, name string) error {
+	value := field.Value
+	if piece, ok := value.(string); ok && strings.HasPrefix(field.Field, "args") {
+		value = domain.Described(piece)
+	}
+	return &domain.FieldError{Index: field.Index, Field: name, Value: value, Want: field.Want}
 }
 
 // flagNames are the flags of the ledger's fields.
@@ -220,7 +265,8 @@ var flagNames = map[string]string{
 	"key_ttl": "--key-ttl", "labels": "--label", "correlation_id": "--correlation-id", "actor": "--actor", "reason": "--reason",
 	"policy.timeout": "--timeout", "policy.max_attempts": "--max-attempts", "policy.restart_limit": "--restart-limit",
 	"policy.on_lost_lease": "--on-lost-lease", "limit": "--limit", "lease": "--lease", "concurrency": "--concurrency",
-	"name": "--name", "tags": "--tag", "margin": "--grace", "poll": "--poll",
+	"name": "--name", "tags": "--tag", "margin": "--grace", "poll": "--poll", "prefetch": "--prefetch", "stop_timeout": "--stop-timeout",
+	"stop_grace": "--grace", "ping_every": "--lease", "worker": "--name", "max": "--limit",
 }
 
 // lostAnswer says what an enqueue without an answer means: only with a key may it simply be repeated.
@@ -234,10 +280,26 @@ func lostAnswer(p ledger.EnqueueParams, err error) error {
 	return failed("the job may exist or not: look with jobledger jobs list; with --key a repetition is safe", "%w", err)
 }
 
+// refusedKey says which key was refused, and who has it.
+func (a *app) refusedKey(err error, key string) error {
+	refused, ok := errors.AsType[*domain.RefusedError](err)
+	if !ok {
+		return err
+	}
+	switch refused.Refusal {
+	case domain.RefusedKeyConflict:
+		return failed("that job: jobledger job show "+refused.JobID.String()+a.flagsAgain()+"; another --key makes another job", "%w",
+			&worded{fmt.Sprintf("key %s was used by job %s for another kind or other args", clip(strconv.Quote(key), maxValue), refused.JobID), err})
+	case domain.RefusedKeyBusy:
+		return failed("try again when it has ended", "%w", &worded{"an open transaction holds key " + clip(strconv.Quote(key), maxValue), err})
+	}
+	return err
+}
+
 // answerLost reports whether a statement may have been carried out though there is no answer.
 func answerLost(err error) bool {
 	var refused *pgconn.PgError
-	return ledger.Retryable(err) && !errors.As(err, &refused) && !errors.Is(err, domain.ErrKeyBusy) && !pgconn.SafeToRetry(err)
+	return (ledger.Retryable(err) || errors.Is(err, context.Canceled)) && !errors.As(err, &refused) && !errors.Is(err, domain.ErrKeyBusy) && !pgconn.SafeToRetry(err)
 }
 
 // restartLimit is n as the library takes it, where 0 means the default.

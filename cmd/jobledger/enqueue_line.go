@@ -2,11 +2,11 @@ package main
 
 import (
 	"bytes"
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
-	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -24,20 +24,29 @@ var lineFields = []struct {
 	{"kind", func(p *ledger.EnqueueParams, raw json.RawMessage) error { return text(raw, &p.Kind) }},
 	{"args", func(p *ledger.EnqueueParams, raw json.RawMessage) error { p.Args = raw; return nil }},
 	{"tag", func(p *ledger.EnqueueParams, raw json.RawMessage) error { return text(raw, &p.Tag) }},
-	{"priority", func(p *ledger.EnqueueParams, raw json.RawMessage) error { return whole(raw, &p.Priority) }},
+	{"priority", func(p *ledger.EnqueueParams, raw json.RawMessage) error {
+		return whole(raw, &p.Priority, priorityRange)
+	}},
 	{"at", func(p *ledger.EnqueueParams, raw json.RawMessage) error { return instant(raw, &p.ScheduledFor) }},
 	{"in", func(p *ledger.EnqueueParams, raw json.RawMessage) error { return duration(raw, &p.Delay) }},
 	{"timeout", func(p *ledger.EnqueueParams, raw json.RawMessage) error { return duration(raw, &policy(p).Timeout) }},
-	{"max_attempts", func(p *ledger.EnqueueParams, raw json.RawMessage) error { return whole(raw, &policy(p).MaxAttempts) }},
-	{"restart_limit", func(p *ledger.EnqueueParams, raw json.RawMessage) error { return whole(raw, &policy(p).RestartLimit) }},
+	{"max_attempts", func(p *ledger.EnqueueParams, raw json.RawMessage) error {
+		return whole(raw, &policy(p).MaxAttempts, attemptsRange)
+	}},
+	{"restart_limit", func(p *ledger.EnqueueParams, raw json.RawMessage) error {
+		return whole(raw, &policy(p).RestartLimit, restartsRange)
+	}},
 	{"on_lost_lease", func(p *ledger.EnqueueParams, raw json.RawMessage) error {
 		return text(raw, (*string)(&policy(p).OnLostLease))
 	}},
 	{"labels", func(p *ledger.EnqueueParams, raw json.RawMessage) error { return labels(raw, &p.Labels) }},
 	{"key", func(p *ledger.EnqueueParams, raw json.RawMessage) error { return text(raw, &p.Key) }},
 	{"key_ttl", func(p *ledger.EnqueueParams, raw json.RawMessage) error {
-		err := duration(raw, &p.KeyTTL)
-		p.KeyTTL = keyTTL(p.KeyTTL)
+		var d time.Duration
+		err := duration(raw, &d)
+		if err == nil {
+			p.KeyTTL, err = keyTTL(d)
+		}
 		return err
 	}},
 	{"correlation_id", func(p *ledger.EnqueueParams, raw json.RawMessage) error { return text(raw, &p.CorrelationID) }},
@@ -52,23 +61,23 @@ func policy(p *ledger.EnqueueParams) *domain.Policy {
 }
 
 // parseLine reads one job. It is strict where encoding/json is not: every field must be known, spelled exactly and
-// there once, for a typo would otherwise be a job without its priority or key.
+// there once, for a typo would otherwise be a job without its priority or key; and no text is changed on its way. The
+// error is a *domain.FieldError or a *lineProblem.
 func parseLine(line []byte) (ledger.EnqueueParams, error) {
 	p := ledger.EnqueueParams{Origin: domain.Origin{TriggerKind: "manual"}}
+	if err := checkLine(line); err != nil {
+		return p, err
+	}
 	seen := map[string]bool{}
 	err := eachField(line, func(name string, raw json.RawMessage) error {
 		if seen[name] {
-			return fmt.Errorf("%s: is there twice", strconv.Quote(name))
+			return twice(name)
 		}
 		seen[name] = true
 		for _, f := range lineFields {
-			if f.name != name {
-				continue
+			if f.name == name {
+				return cmp.Or(checkText(name, raw), refusedValue(name, raw, f.read(&p, raw)))
 			}
-			if err := f.read(&p, raw); err != nil {
-				return fmt.Errorf("%s: got %s, want %w", name, excerpt(raw), err)
-			}
-			return nil
 		}
 		return unknownField(name)
 	})
@@ -76,11 +85,11 @@ func parseLine(line []byte) (ledger.EnqueueParams, error) {
 	case err != nil:
 		return p, err
 	case !seen["kind"]:
-		return p, errors.New("kind: is missing")
+		return p, &lineProblem{text: "kind is missing"}
 	case seen["at"] && seen["in"]:
-		return p, errors.New("at, in: both say when it is due")
+		return p, &lineProblem{text: "at and in both say when it is due"}
 	case seen["key_ttl"] && !seen["key"]:
-		return p, errors.New("key_ttl: is there without key")
+		return p, &lineProblem{text: "key_ttl is there without key"}
 	case p.Policy != (domain.Policy{}):
 		err := p.Policy.Validate()
 		p.Policy.RestartLimit = restartLimit(p.Policy.RestartLimit)
@@ -89,44 +98,73 @@ func parseLine(line []byte) (ledger.EnqueueParams, error) {
 	return p, nil
 }
 
-// eachField calls f for each field of the object that is the whole of line.
-func eachField(line []byte, f func(name string, raw json.RawMessage) error) error {
-	dec := json.NewDecoder(bytes.NewReader(line))
-	open, err := dec.Token()
-	if err != nil {
-		return notJSON(err)
+// checkLine tests that line is a JSON object.
+func checkLine(line []byte) error {
+	if what, command := formatOf(line); what != "" {
+		return otherFormat(what, command)
 	}
-	if open != json.Delim('{') {
-		return fmt.Errorf("got %s, want a JSON object", excerpt(line))
+	text := bytes.TrimSpace(line)
+	var object json.RawMessage
+	switch err := json.NewDecoder(bytes.NewReader(text)).Decode(&object); {
+	case errors.Is(err, io.ErrUnexpectedEOF):
+		return &lineProblem{"got the beginning of JSON: " + excerpt(text), "if an object has several lines: jq -c . {file} | jobledger enqueue --file -"}
+	case text[0] == '[':
+		return &lineProblem{"got " + excerpt(text) + ", want a JSON object", "if the whole file is an array: jq -c '.[]' {file} | jobledger enqueue --file -"}
+	case err != nil:
+		return &lineProblem{text: fmt.Sprintf("got %s, want a JSON object: %v", excerpt(text), err)}
+	case text[0] != '{':
+		return &lineProblem{text: "got " + excerpt(text) + ", want a JSON object"}
+	case len(object) < len(text):
+		return &lineProblem{text: fmt.Sprintf("got more behind the object: %s", excerpt(text[len(object):]))}
+	}
+	return nil
+}
+
+// checkText tests that all text in the value of a field can be stored and given back.
+func checkText(name string, raw json.RawMessage) error {
+	err := domain.CheckJSON(name, raw)
+	if field, ok := errors.AsType[*domain.FieldError](err); ok {
+		field.Value = domain.Described(fmt.Sprint(field.Value))
+	}
+	return err
+}
+
+// refusedValue names the field whose value was refused because of want, nil where it was not.
+func refusedValue(name string, raw json.RawMessage, want error) error {
+	if field, ok := errors.AsType[*domain.FieldError](want); ok || want == nil {
+		if field != nil {
+			return field
+		}
+		return nil
+	}
+	return &domain.FieldError{Field: name, Value: domain.Described(excerpt(raw)), Want: want.Error()}
+}
+
+func twice(name string) error { return &lineProblem{text: quoted(name) + " is there twice"} }
+
+// quoted is a name as it may be shown.
+func quoted(name string) string { return clip(strconv.Quote(name), maxValue) }
+
+// eachField calls f for each field of a JSON object.
+func eachField(object []byte, f func(name string, raw json.RawMessage) error) error {
+	dec := json.NewDecoder(bytes.NewReader(object))
+	if open, err := dec.Token(); err != nil || open != json.Delim('{') {
+		return errors.Join(errors.New("no object"), err)
 	}
 	for dec.More() {
 		name, err := dec.Token()
 		if err != nil {
-			return notJSON(err)
+			return err
 		}
 		var raw json.RawMessage
 		if err := dec.Decode(&raw); err != nil {
-			return notJSON(err)
+			return err
 		}
 		if err := f(name.(string), raw); err != nil { // what stands before a value in an object is a string
 			return err
 		}
 	}
-	if _, err := dec.Token(); err != nil {
-		return notJSON(err)
-	}
-	end := dec.InputOffset()
-	if _, err := dec.Token(); !errors.Is(err, io.EOF) {
-		return fmt.Errorf("got more after the object: %s", excerpt(line[end:]))
-	}
 	return nil
-}
-
-func notJSON(err error) error {
-	if errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) {
-		return errors.New("no JSON object: it ends too early")
-	}
-	return fmt.Errorf("no JSON object: %w", err)
 }
 
 func unknownField(name string) error {
@@ -140,7 +178,7 @@ func unknownField(name string) error {
 			hint = "use " + known
 		}
 	}
-	return &cliError{err: fmt.Errorf("%s: is not known", strconv.Quote(name)), hint: hint, code: exitWrongUse}
+	return &lineProblem{quoted(name) + " is no field of a job", hint}
 }
 
 // The readers of fields return what they want instead. None of them takes null: who writes a field means something.
@@ -152,10 +190,10 @@ func text(raw json.RawMessage, to *string) error {
 	return nil
 }
 
-func whole(raw json.RawMessage, to *int) error {
+func whole(raw json.RawMessage, to *int, within string) error {
 	n, err := strconv.Atoi(string(raw))
 	if err != nil {
-		return errors.New("a whole number")
+		return errors.New("a whole number, " + within)
 	}
 	*to = n
 	return nil
@@ -167,7 +205,7 @@ func instant(raw json.RawMessage, to *time.Time) (err error) {
 		*to, err = parseTime(s)
 	}
 	if s == "" || err != nil {
-		return errors.New(`a time with its offset, such as "2030-01-02T15:04:05Z"`)
+		return errors.New(wantTime)
 	}
 	return nil
 }
@@ -184,27 +222,22 @@ func duration(raw json.RawMessage, to *time.Duration) (err error) {
 }
 
 func labels(raw json.RawMessage, to *map[string]string) error {
+	if raw[0] != '{' {
+		return errors.New(`an object of strings, such as {"team": "mail"}`)
+	}
 	*to = map[string]string{}
-	var names []string
-	err := eachField(raw, func(name string, value json.RawMessage) error {
-		var s string
-		if err := text(value, &s); err != nil || slices.Contains(names, name) {
-			return errors.New("not usable")
+	return eachField(raw, func(name string, value json.RawMessage) error {
+		if _, there := (*to)[name]; there {
+			return &domain.FieldError{Field: "labels", Value: domain.Described(quoted(name) + " twice"), Want: "each name once"}
 		}
-		names, (*to)[name] = append(names, name), s
+		var s string
+		if err := text(value, &s); err != nil {
+			return refusedValue("labels."+name, value, err)
+		}
+		(*to)[name] = s
 		return nil
 	})
-	if err != nil {
-		return errors.New(`an object of strings, each name once, such as {"team": "mail"}`)
-	}
-	return nil
 }
 
 // excerpt shows the beginning of what was given.
-func excerpt(raw []byte) string {
-	raw = bytes.TrimSpace(raw)
-	if len(raw) > 60 {
-		return strings.ToValidUTF8(string(raw[:60]), "") + "..."
-	}
-	return string(raw)
-}
+func excerpt(raw []byte) string { return clip(string(bytes.TrimSpace(raw)), 60) }

@@ -4,10 +4,12 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"syscall"
 
 	"github.com/jackc/pgerrcode"
+	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
 
 	"github.com/jobledger/jobledger/adapters/postgres"
@@ -32,8 +34,20 @@ type cliError struct {
 func (e *cliError) Error() string { return e.err.Error() }
 func (e *cliError) Unwrap() error { return e.err }
 
-// wrongUse is an error of the person at the keyboard: exit code 2.
+// maxValue is how much of a word of the command line an error shows, maxTold how much an error has in all: people have
+// to find the hint below it.
+const (
+	maxValue = 80
+	maxTold  = 1000
+)
+
+// wrongUse is an error of the person at the keyboard: exit code 2. Words in it are cut.
 func wrongUse(hint, format string, args ...any) error {
+	for i, arg := range args {
+		if s, ok := arg.(string); ok && len(s) > maxValue {
+			args[i] = strings.ToValidUTF8(s[:maxValue], "") + "…"
+		}
+	}
 	return &cliError{err: fmt.Errorf(format, args...), hint: hint, code: exitWrongUse}
 }
 
@@ -64,6 +78,9 @@ func (a *app) exit(ctx context.Context, err error) int {
 	if cli != nil {
 		code, hint = cli.code, cli.hint
 	}
+	if by, ok := context.Cause(ctx).(signaled); ok && errors.Is(err, context.Canceled) {
+		code = by.exitCode()
+	}
 	if field := (*domain.FieldError)(nil); cli == nil && errors.As(err, &field) {
 		code = exitWrongUse
 	}
@@ -74,13 +91,48 @@ func (a *app) exit(ctx context.Context, err error) int {
 // tell prints an error and its hint, each on one line, in the form that was asked for.
 func (a *app) tell(err error, hint string) {
 	if a.json {
-		_ = printJSON(a.stderr, errorJSON{Error: err.Error(), Hint: hint, Code: code(err)})
+		_ = printJSON(a.stderr, errorOf(err, hint))
 		return
 	}
-	fmt.Fprintf(a.stderr, "error: %s\n", oneLine(err.Error()))
+	fmt.Fprintf(a.stderr, "error: %s\n", clip(oneLine(plain(err)), maxTold))
 	if hint != "" {
-		fmt.Fprintf(a.stderr, "hint: %s\n", oneLine(hint))
+		fmt.Fprintf(a.stderr, "hint: %s\n", clip(oneLine(hint), maxTold))
 	}
+}
+
+// errorOf is an error for programs.
+func errorOf(err error, hint string) errorJSON {
+	out := errorJSON{Error: plain(err), Hint: hint, Code: code(err)}
+	if field, ok := errors.AsType[*domain.FieldError](err); ok {
+		out.Field = field.Field
+	}
+	if pg, ok := errors.AsType[*pgconn.PgError](err); ok {
+		out.SQLState = pg.Code
+	}
+	if at, ok := errors.AsType[*fileError](err); ok {
+		out.Line, out.StoredLines = at.from, &at.stored
+	}
+	return out
+}
+
+// plain is the text of an error for people: what Postgres says comes without its code.
+func plain(err error) string {
+	text := err.Error()
+	var walk func(error)
+	walk = func(err error) {
+		switch e := err.(type) {
+		case *pgconn.PgError:
+			text = strings.ReplaceAll(text, e.Error(), e.Message)
+		case interface{ Unwrap() error }:
+			walk(e.Unwrap())
+		case interface{ Unwrap() []error }:
+			for _, err := range e.Unwrap() {
+				walk(err)
+			}
+		}
+	}
+	walk(err)
+	return text
 }
 
 // notice tells of something that takes long.
@@ -90,23 +142,35 @@ func (a *app) notice(line string) {
 	}
 }
 
-// oneLine joins the lines of errors that have several and makes the rest inert.
+// oneLine joins the lines of errors that have several, each once, and makes the rest inert: the driver has a line for
+// each way in which it tried to connect.
 func oneLine(s string) string {
-	lines := strings.FieldsFunc(s, func(r rune) bool { return r == '\n' || r == '\r' })
-	for i, line := range lines {
-		lines[i] = strings.TrimSpace(line)
+	var lines []string
+	for _, line := range strings.FieldsFunc(s, func(r rune) bool { return r == '\n' || r == '\r' }) {
+		if line = strings.TrimSpace(line); !slices.Contains(lines, line) {
+			lines = append(lines, line)
+		}
 	}
 	return inert(strings.Join(lines, " "))
 }
 
-// refusals are the sentinel errors with their word in JSON and what to do. {again} becomes the flags that choose the
-// same ledger.
+// worded is an error in words of our own.
+type worded struct {
+	text string
+	err  error
+}
+
+func (e *worded) Error() string { return e.text }
+func (e *worded) Unwrap() error { return e.err }
+
+// refusals are the sentinel errors with their word in JSON and what to do. {job} becomes the id of the job, {again} the
+// flags that choose the same ledger.
 var refusals = []struct {
 	err        error
 	code, hint string
 }{
 	{domain.ErrNotFound, "not_found", "the jobs that there are: jobledger jobs list{again}"},
-	{domain.ErrEnded, "ended", "how it ended: jobledger job show ID{again}"},
+	{domain.ErrEnded, "ended", "how it ended: jobledger job show {job}{again}"},
 	{domain.ErrNotEnded, "not_ended", "only a job that has failed or was canceled can be redriven; cancel it first"},
 	{domain.ErrSucceeded, "succeeded", "enqueue a new job to do it once more"},
 	{domain.ErrKeyConflict, "key_conflict", "use another --key, or the kind and args of the first job"},
@@ -128,9 +192,10 @@ func code(err error) string {
 	}
 	var cli *cliError
 	var field *domain.FieldError
+	var at *fileError
 	var by signaled
 	switch {
-	case errors.As(err, &field):
+	case errors.As(err, &field), errors.As(err, &at) && errors.As(err, &cli) && cli.code == exitWrongUse:
 		return "bad_input"
 	case errors.As(err, &by):
 		return "interrupted"
@@ -144,7 +209,11 @@ func code(err error) string {
 func (a *app) hint(err error) string {
 	for _, r := range refusals {
 		if errors.Is(err, r.err) {
-			return strings.ReplaceAll(r.hint, "{again}", a.flagsAgain())
+			hint := strings.ReplaceAll(r.hint, "{again}", a.flagsAgain())
+			if refused, ok := errors.AsType[*domain.RefusedError](err); ok {
+				hint = strings.ReplaceAll(hint, "{job}", refused.JobID.String())
+			}
+			return hint
 		}
 	}
 	var private *embedded.Error
@@ -175,7 +244,7 @@ func (a *app) hintSQL(pg *pgconn.PgError) string {
 	case pgerrcode.InvalidPassword, pgerrcode.InvalidAuthorizationSpecification:
 		return "check user and password of the database URL"
 	case pgerrcode.InvalidCatalogName:
-		return "create it: createdb NAME"
+		return "create it: createdb " + a.databaseName()
 	case pgerrcode.InsufficientPrivilege:
 		return "this database user lacks a right on schema " + a.schema + "; ask who owns it"
 	case pgerrcode.UndefinedFunction, pgerrcode.UndefinedTable, pgerrcode.UndefinedColumn, pgerrcode.InvalidSchemaName:
@@ -186,4 +255,13 @@ func (a *app) hintSQL(pg *pgconn.PgError) string {
 		return "the server has no connection left: stop some clients or raise max_connections"
 	}
 	return pg.Hint
+}
+
+// databaseName is the database of the URL, as a word for a shell.
+func (a *app) databaseName() string {
+	config, err := pgx.ParseConfig(a.databaseURL)
+	if err != nil || config.Database == "" {
+		return "NAME"
+	}
+	return shellWord(config.Database)
 }

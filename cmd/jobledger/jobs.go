@@ -53,8 +53,8 @@ func (f *filterFlags) filter(cmd *cobra.Command) (out projections.Filter, none b
 	if err := oneOf("outcome", f.outcome, "success", "failure", "canceled"); err != nil {
 		return out, false, err
 	}
-	if name, _, ok := strings.Cut(f.label, "="); f.label != "" && (!ok || name == "") {
-		return out, false, wrongUse("write it as --label name=value", "--label: got %q", f.label)
+	if err := f.checkWords(); err != nil {
+		return out, false, err
 	}
 	none = *f == filterFlags{}
 	out = projections.Filter{State: domain.State(f.state), Outcome: domain.Outcome(f.outcome), Kind: f.kind, Tag: f.tag, Worker: f.worker, Label: f.label}
@@ -64,6 +64,29 @@ func (f *filterFlags) filter(cmd *cobra.Command) (out projections.Filter, none b
 		}
 	}
 	return out, none, nil
+}
+
+// checkWords refuses what no job can have, before the database is asked.
+func (f *filterFlags) checkWords() error {
+	name, value, ok := strings.Cut(f.label, "=")
+	if f.label != "" && !ok {
+		return wrongUse("write it as --label name=value", "--label: got %q", f.label)
+	}
+	for _, check := range []struct {
+		given string
+		err   error
+	}{
+		{f.kind, domain.CheckName("--kind", f.kind)},
+		{f.tag, domain.CheckName("--tag", f.tag)},
+		{f.worker, domain.CheckText("--worker", f.worker, domain.MaxActorBytes)},
+		{f.label, domain.CheckName("--label", name)},
+		{f.label, domain.CheckText("--label "+name, value, domain.MaxNameBytes)},
+	} {
+		if check.given != "" && check.err != nil {
+			return check.err
+		}
+	}
+	return nil
 }
 
 func jobsListCommand(a *app) *cobra.Command {
@@ -90,7 +113,7 @@ func jobsListCommand(a *app) *cobra.Command {
 		},
 	}
 	f.add(cmd)
-	cmd.Flags().IntVar(&limit, "limit", 100, "how many at most, 1 to 10000")
+	wholeVar(cmd.Flags(), &limit, "limit", 100, "1 to 10000", "how many at most")
 	return cmd
 }
 

@@ -20,11 +20,16 @@ import (
 // every object of a shape has.
 
 // errorJSON is any error, on standard error. Code is a word for programs: one of the refusals, bad_input, wrong_use or
-// interrupted.
+// interrupted. Field is what was refused, by the name of its flag, or its path in a line. Of enqueue --file, Line is the
+// line it is about, or the first of the batch, and StoredLines the last line that is stored.
 type errorJSON struct {
-	Error string `json:"error"`
-	Hint  string `json:"hint,omitempty"`
-	Code  string `json:"code,omitempty"`
+	Error       string `json:"error"`
+	Hint        string `json:"hint,omitempty"`
+	Code        string `json:"code,omitempty"`
+	SQLState    string `json:"sqlstate,omitempty"`
+	Field       string `json:"field,omitempty"`
+	Line        int    `json:"line,omitempty"`
+	StoredLines *int   `json:"stored_lines,omitempty"`
 }
 
 // enqueuedJSON is the answer to enqueue; with --file there is one for each line.

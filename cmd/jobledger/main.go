@@ -67,9 +67,7 @@ With --json, results are JSON on standard output and errors are JSON on standard
 	root.PersistentPreRunE = func(cmd *cobra.Command, _ []string) error { return a.settle(cmd) }
 	root.SetOut(a.stdout)
 	root.SetErr(a.stderr)
-	root.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error {
-		return wrongUse("see: "+cmd.CommandPath()+" --help", "%w", err)
-	})
+	root.SetFlagErrorFunc(flagError)
 	for _, subcommand := range subcommands {
 		root.AddCommand(subcommand(a))
 	}
