@@ -5,7 +5,10 @@ GO ?= go
 # The race detector needs a C compiler; without one the tests run without it and say so.
 RACE := $(shell command -v $${CC:-gcc} >/dev/null 2>&1 && echo -race)
 
-.PHONY: demo test check bench soak build help pgbouncer
+# How long each fuzz target runs.
+FUZZ_TIME ?= 2m
+
+.PHONY: demo test check bench soak fuzz build help pgbouncer
 
 help: ## this list
 	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/' | expand -t 10
@@ -42,6 +45,15 @@ check: ## formatting, vet, staticcheck
 bench: ## rates of enqueue, claim and complete on this machine
 	$(GO) test -run '^$$' -bench . -benchtime 3x ./ledger/...
 
-soak: ## the long runs: 2,000 model sequences, 50 kills of Postgres and 200 of workers, and more; about half an hour
+soak: ## the long runs: 2,000 model sequences, 50 kills of Postgres and 200 of workers, fuzzing, and more; about half an hour
 	JOBLEDGER_MODEL_SEQUENCES=2000 $(GO) test -v -timeout 90m -run 'Model' ./ledger/...
 	JOBLEDGER_CHAOS_KILLS=50 $(GO) test -v -timeout 60m -run 'TestChaos$$' ./ledger/worker
+	$(MAKE) fuzz
+
+fuzz: ## each fuzz target for FUZZ_TIME (2m); what fails is kept under testdata/fuzz of its package
+	$(GO) test -run '^$$' -fuzz '^FuzzCheckJSON$$' -fuzztime $(FUZZ_TIME) ./domain
+	$(GO) test -run '^$$' -fuzz '^FuzzJSON$$' -fuzztime $(FUZZ_TIME) ./ledger/modeltest
+	$(GO) test -run '^$$' -fuzz '^FuzzSameJSON$$' -fuzztime $(FUZZ_TIME) ./ledger/modeltest
+	$(GO) test -run '^$$' -fuzz '^FuzzEnqueueLine$$' -fuzztime $(FUZZ_TIME) ./cmd/jobledger
+	$(GO) test -run '^$$' -fuzz '^FuzzEnqueueFile$$' -fuzztime $(FUZZ_TIME) ./cmd/jobledger
+	$(GO) test -run '^$$' -fuzz '^FuzzEnqueueFlags$$' -fuzztime $(FUZZ_TIME) ./cmd/jobledger

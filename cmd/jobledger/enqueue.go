@@ -16,6 +16,7 @@ import (
 
 	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 
 	"github.com/jobledger/jobledger/domain"
 	"github.com/jobledger/jobledger/ledger"
@@ -78,8 +79,12 @@ the way to repeat an enqueue whose answer was lost.`,
 			return a.enqueueOne(cmd, args[0], f)
 		},
 	}
+	f.add(cmd.Flags())
+	return cmd
+}
+
+func (f *enqueueFlags) add(flags *pflag.FlagSet) {
 	d := domain.DefaultPolicy
-	flags := cmd.Flags()
 	flags.StringVar(&f.args, "args", "", "what the handler gets: JSON, @FILE with JSON, or - for standard input")
 	flags.StringVar(&f.file, "file", "", "JSON Lines with a job each, - for standard input")
 	flags.StringVar(&f.tag, "tag", domain.DefaultTag, "the label that workers subscribe to")
@@ -94,7 +99,6 @@ the way to repeat an enqueue whose answer was lost.`,
 	flags.StringVar(&f.key, "key", "", "idempotency key")
 	flags.DurationVar(&f.keyTTL, "key-ttl", domain.DefaultKeyTTL, "how long the key outlives its job; 0: not at all")
 	flags.StringVar(&f.correlationID, "correlation-id", "", "travels with the job to its handler")
-	return cmd
 }
 
 // enqueueOne creates one job.
@@ -131,9 +135,8 @@ func (a *app) enqueueParams(cmd *cobra.Command, kind string, f enqueueFlags) (p 
 		if given("in") {
 			return p, wrongUse("give one of them", "--at and --in both say when it is due")
 		}
-		if p.ScheduledFor, err = parseTime(f.at); err != nil {
-			return p, wrongUse("--at "+time.Now().Add(time.Hour).Format(time.RFC3339)+" is in an hour; so is --in 1h",
-				"%w", &domain.FieldError{Field: "--at", Value: f.at, Want: wantTime})
+		if p.ScheduledFor, err = parseTime("--at", f.at); err != nil {
+			return p, wrongUse("--at "+time.Now().Add(time.Hour).Format(time.RFC3339)+" is in an hour; so is --in 1h", "%w", err)
 		}
 	}
 	if given("key-ttl") {
@@ -210,18 +213,16 @@ func readLimited(r io.Reader) ([]byte, error) {
 	return text, err
 }
 
-// wantTime is what a time has to be.
-const wantTime = "a time with its offset, such as 2030-01-02T15:04:05Z or 2030-01-02T15:04:05+02:00"
-
 // rfc3339 is the form of a time. time.Parse alone would take more: hours of one digit, a comma before the fraction.
 var rfc3339 = regexp.MustCompile(`^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?(Z|[+-]\d\d:\d\d)$`)
 
 // parseTime reads RFC 3339, whose offset is not optional: a time without one means another instant on each machine.
-func parseTime(s string) (time.Time, error) {
-	if !rfc3339.MatchString(s) {
-		return time.Time{}, errors.New("not in the form of RFC 3339")
+func parseTime(field, s string) (time.Time, error) {
+	at, err := time.Parse(time.RFC3339Nano, s)
+	if err != nil || !rfc3339.MatchString(s) {
+		return at, &domain.FieldError{Field: field, Value: s, Want: "a time with its offset, such as 2030-01-02T15:04:05Z or 2030-01-02T15:04:05+02:00"}
 	}
-	return time.Parse(time.RFC3339Nano, s)
+	return at, domain.CheckTime(field, at) // here, for the first second of all would pass for no time at all
 }
 
 // keyTTL: 0 on the command line means that the key ends with its job.

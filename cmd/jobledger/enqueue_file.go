@@ -52,7 +52,7 @@ func (a *app) enqueueFile(cmd *cobra.Command, path string) error {
 		in, name = file, path
 	}
 	return a.with(cmd.Context(), func(s *session) error {
-		e := &fileEnqueuer{app: a, store: s.EnqueueMany, name: name, isFile: path != "-", bar: a.progressBar(size, "enqueue")}
+		e := &fileEnqueuer{app: a, store: s.EnqueueMany, name: name, isFile: path != "-", most: batchJobs, bar: a.progressBar(size, "enqueue")}
 		return e.run(cmd.Context(), in)
 	})
 }
@@ -75,6 +75,7 @@ type fileEnqueuer struct {
 	store  func(context.Context, []ledger.EnqueueParams) ([]ledger.Enqueued, error)
 	name   string
 	isFile bool
+	most   int // lines of a batch
 	bar    *progressbar.ProgressBar
 
 	line     int // the last one that was read
@@ -143,7 +144,7 @@ func (e *fileEnqueuer) add(ctx context.Context, line []byte) error {
 		return e.culprit(asLine(err))
 	}
 	e.batch, e.lines, e.bytes = append(e.batch, p), append(e.lines, e.line), e.bytes+len(line)
-	if len(e.batch) == batchJobs || e.bytes >= batchBytes {
+	if len(e.batch) == e.most || e.bytes >= batchBytes {
 		return e.flush(ctx)
 	}
 	return nil

@@ -3,6 +3,7 @@ package main
 import (
 	"bufio"
 	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -21,6 +22,7 @@ import (
 type fileStore struct {
 	kept    []ledger.EnqueueParams
 	batches []int // their lengths
+	most    int   // lines of a batch, batchJobs if 0
 }
 
 func (s *fileStore) enqueueMany(_ context.Context, jobs []ledger.EnqueueParams) ([]ledger.Enqueued, error) {
@@ -41,7 +43,7 @@ func (s *fileStore) enqueueMany(_ context.Context, jobs []ledger.EnqueueParams) 
 // read enqueues what in says and returns the error as it would be told.
 func (s *fileStore) read(in io.Reader) (*fileEnqueuer, error) {
 	a := &app{stdout: io.Discard, stderr: io.Discard}
-	e := &fileEnqueuer{app: a, store: s.enqueueMany, name: "jobs.jsonl", isFile: true, bar: a.progressBar(-1, "")}
+	e := &fileEnqueuer{app: a, store: s.enqueueMany, name: "jobs.jsonl", isFile: true, most: cmp.Or(s.most, batchJobs), bar: a.progressBar(-1, "")}
 	return e, e.run(context.Background(), in)
 }
 
@@ -83,31 +85,33 @@ func TestEnqueueFileRefuses(t *testing.T) {
 	t.Parallel()
 	deep := strings.Repeat("[", 20_000) + strings.Repeat("]", 20_000)
 	for line, want := range map[string][2]string{
-		"\x1f\x8b\x08\x00":                        {"got a file that is compressed by gzip, want JSON Lines", "gzip -dc jobs.jsonl | jobledger enqueue --file -; nothing is stored"},
-		"\x28\xb5\x2f\xfd":                        {"compressed by zstd", "zstd -dc"},
-		"PK\x03\x04":                              {"a zip archive", "unzip -p"},
-		"\xff\xfe{\x00\"\x00":                     {"UTF-16 text", "iconv -f UTF-16 -t UTF-8 jobs.jsonl"},
-		"{\x00\"\x00":                             {"UTF-16 text", "iconv -f UTF-16LE"},
-		`[{"kind":"a"}]`:                          {`got [{"kind":"a"}], want a JSON object`, "jq -c '.[]' jobs.jsonl | jobledger"},
-		`[`:                                       {"got the beginning of JSON: [", "jq"},
-		"{\n\"kind\":\"a\"\n}":                    {"line 1: got the beginning of JSON: {", "jq -c . jobs.jsonl | jobledger"},
-		"kind,args":                               {"got kind,args, want a JSON object: invalid character 'k'", "correct it"},
-		`"a"`:                                     {`got "a", want a JSON object`, ""},
-		"{\"kind\":\"a\"}\n\uFEFF{}":              {"line 2: got \\ufeff{}, want a JSON object", ""},
-		"{\"kind\":\"a\"}\n{\"kind\":\"\x00\"}":   {"line 2: got ", ""},
-		`{"kind":"a"}{"kind":"b"}`:                {`got more behind the object: {"kind":"b"}`, ""},
-		`{"kind":"a","priority":"5"}`:             {`priority: got "5", want a whole number, -32768 to 32767`, ""},
-		`{"kind":"a","priority":32768}`:           {`priority: got 32768, want -32768 to 32767`, ""},
-		`{"kind":"a","prio":1}`:                   {`"prio" is no field of a job`, "fields are kind, args,"},
-		`{"kind":"a","Tag":"x"}`:                  {`"Tag" is no field of a job`, "use tag; nothing is stored"},
-		`{"kind":"a","max-attempts":1}`:           {`"max-attempts" is no field of a job`, "use max_attempts"},
-		`{"kind":"a","label":1}`:                  {`"label" is no field of a job`, "use labels"},
-		`{"kind":"a","\u001b[2J":1}`:              {`"\x1b[2J" is no field of a job`, ""},
-		`{"kind":"a","k\u0069nd":"b"}`:            {`"kind" is there twice`, ""},
-		`{"kind":"a","labels":{"x":"1","x":"2"}}`: {`labels: got "x" twice, want each name once`, ""},
-		`{"kind":"a","labels":{"x":1}}`:           {`labels.x: got 1, want a string that is not empty`, ""},
-		`{"kind":"a","labels":["x"]}`:             {`labels: got ["x"], want an object of strings, such as {"team": "mail"}`, ""},
-		`{"kind":"a","at":"2030-01-01"}`:          {`at: got "2030-01-01", want a time with its offset`, ""},
+		"\x1f\x8b\x08\x00":                                   {"got a file that is compressed by gzip, want JSON Lines", "gzip -dc jobs.jsonl | jobledger enqueue --file -; nothing is stored"},
+		"\x28\xb5\x2f\xfd":                                   {"compressed by zstd", "zstd -dc"},
+		"PK\x03\x04":                                         {"a zip archive", "unzip -p"},
+		"\xff\xfe{\x00\"\x00":                                {"UTF-16 text", "iconv -f UTF-16 -t UTF-8 jobs.jsonl"},
+		"{\x00\"\x00":                                        {"UTF-16 text", "iconv -f UTF-16LE"},
+		`[{"kind":"a"}]`:                                     {`got [{"kind":"a"}], want a JSON object`, "jq -c '.[]' jobs.jsonl | jobledger"},
+		`[`:                                                  {"got the beginning of JSON: [", "jq"},
+		"{\n\"kind\":\"a\"\n}":                               {"line 1: got the beginning of JSON: {", "jq -c . jobs.jsonl | jobledger"},
+		"kind,args":                                          {"got kind,args, want a JSON object: invalid character 'k'", "correct it"},
+		`"a"`:                                                {`got "a", want a JSON object`, ""},
+		"{\"kind\":\"a\"}\n\uFEFF{}":                         {"line 2: got \\ufeff{}, want a JSON object", ""},
+		"{\"kind\":\"a\"}\n{\"kind\":\"\x00\"}":              {"line 2: got ", ""},
+		`{"kind":"a"}{"kind":"b"}`:                           {`got more behind the object: {"kind":"b"}`, ""},
+		`{"kind":"a","priority":"5"}`:                        {`priority: got "5", want a whole number, -32768 to 32767`, ""},
+		`{"kind":"a","priority":32768}`:                      {`priority: got 32768, want -32768 to 32767`, ""},
+		`{"kind":"a","prio":1}`:                              {`"prio" is no field of a job`, "fields are kind, args,"},
+		`{"kind":"a","Tag":"x"}`:                             {`"Tag" is no field of a job`, "use tag; nothing is stored"},
+		`{"kind":"a","max-attempts":1}`:                      {`"max-attempts" is no field of a job`, "use max_attempts"},
+		`{"kind":"a","label":1}`:                             {`"label" is no field of a job`, "use labels"},
+		`{"kind":"a","\u001b[2J":1}`:                         {`"\x1b[2J" is no field of a job`, ""},
+		`{"kind":"a","k\u0069nd":"b"}`:                       {`"kind" is there twice`, ""},
+		`{"kind":"a","labels":{"x":"1","x":"2"}}`:            {`labels: got "x" twice, want each name once`, ""},
+		`{"kind":"a","labels":{"x":1}}`:                      {`labels.x: got 1, want a string that is not empty`, ""},
+		`{"kind":"a","labels":["x"]}`:                        {`labels: got ["x"], want an object of strings, such as {"team": "mail"}`, ""},
+		`{"kind":"a","at":"2030-01-01"}`:                     {`at: got "2030-01-01", want a time with its offset`, ""},
+		`{"kind":"a","at":"0001-01-01T00:00:00Z"}`:           {`at: got 0001-01-01 00:00:00 +0000 UTC, want a time within the years 1970 to 9999`, ""},
+		`{"kind":"a","at":5}`:                                {`at: got 5, want a string that is not empty`, ""},
 		`{"kind":"a","at":"2030-01-01T00:00:00Z","in":"1s"}`: {"at and in both say when it is due", ""},
 		`{"kind":"a","key":"k","key_ttl":"-1ns"}`:            {"key_ttl: got -1ns, want 0 to 87600h", ""},
 		`{"kind":"a","args":` + deep + `}`:                   {"line 1: ", ""},

@@ -201,13 +201,11 @@ func whole(raw json.RawMessage, to *int, within string) error {
 
 func instant(raw json.RawMessage, to *time.Time) (err error) {
 	var s string
-	if text(raw, &s) == nil {
-		*to, err = parseTime(s)
+	if err := text(raw, &s); err != nil {
+		return err
 	}
-	if s == "" || err != nil {
-		return errors.New(wantTime)
-	}
-	return nil
+	*to, err = parseTime("at", s)
+	return err
 }
 
 func duration(raw json.RawMessage, to *time.Duration) (err error) {
