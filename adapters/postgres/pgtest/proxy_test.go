@@ -29,7 +29,7 @@ func TestProxy(t *testing.T) {
 				if _, err := conn().Exec(t.Context(), `INSERT INTO t VALUES ($1)`, mode, -1); err != nil {
 					t.Fatal(err) // whatever is kept of it from now on
 				}
-				exec(t, db, `DELETE FROM t WHERE n < 0`)
+				execute(t, db, `DELETE FROM t WHERE n < 0`)
 				done := p.Once("INTO t", c.action)
 				if _, err := conn().Exec(t.Context(), `INSERT INTO t VALUES ($1)`, mode, n); err == nil {
 					t.Fatalf("case %d: the client has an answer", n)
@@ -145,7 +145,7 @@ func TestProxy(t *testing.T) {
 func proxied(t *testing.T) (*DB, *Proxy, func() *pgx.Conn) {
 	t.Helper()
 	db := Empty(t)
-	exec(t, db, `CREATE TABLE t (n int)`)
+	execute(t, db, `CREATE TABLE t (n int)`)
 	p := NewProxy(t, db.URL)
 	return db, p, func() *pgx.Conn {
 		t.Helper()
