@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/google/uuid"
+	"github.com/jackc/pgerrcode"
 	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgtype"
 
@@ -132,7 +133,8 @@ func split(held []Held) (ids, []int) {
 	return jobs, generations
 }
 
-// fromPostgres turns the refusals of the SQL functions into the errors of package domain.
+// fromPostgres turns the refusals of the SQL functions into the errors of package domain, and tells what it means when a
+// prepared statement is not there, or there already.
 func fromPostgres(err error) error {
 	var pg *pgconn.PgError
 	if !errors.As(err, &pg) {
@@ -144,6 +146,9 @@ func fromPostgres(err error) error {
 	}
 	if pg.Code == "JL400" && json.Unmarshal([]byte(pg.Detail), &f) == nil {
 		return &domain.FieldError{Index: f.Index, Field: f.Field, Value: f.Value, Want: f.Want}
+	}
+	if pg.Code == pgerrcode.InvalidSQLStatementName || pg.Code == pgerrcode.DuplicatePreparedStatement {
+		return fmt.Errorf("a pooler gives prepared statements to others: open the pool with QueryExecModeCacheDescribe: %w", err)
 	}
 	return err
 }

@@ -87,12 +87,45 @@ func TestCase32_MigrateUpNeedsASession(t *testing.T) {
 			if s, err := postgres.MigrateStatus(t.Context(), pooled, "ledger"); err != nil || !s.Empty() {
 				t.Errorf("status through the pooler: %+v, %v, want empty", s, err)
 			}
-			db.WaitTrue(t, "no lock is left", `SELECT count(*) = 0 FROM pg_locks WHERE locktype = 'advisory' AND database = (SELECT oid FROM pg_database WHERE datname = current_database())`)
+			noLockLeft(t, db)
 			migrateUp(t, db, nastySchema)
 			if s, err := postgres.MigrateStatus(t.Context(), pooled, nastySchema); err != nil || !s.UpToDate() {
 				t.Errorf("status through the pooler: %+v, %v, want up to date", s, err)
 			}
 		})
+	}
+}
+
+func noLockLeft(t *testing.T, db *pgtest.DB) {
+	t.Helper()
+	db.WaitTrue(t, "no lock is left", `SELECT count(*) = 0 FROM pg_locks
+		WHERE locktype = 'advisory' AND database = (SELECT oid FROM pg_database WHERE datname = current_database())`)
+}
+
+// TestCase32_HolderKilled: what takes a lock through a pooler takes it for its transaction; it goes with the client.
+func TestCase32_HolderKilled(t *testing.T) {
+	t.Parallel()
+	db := pgtest.New(t)
+	pooled := db.PgBouncer(t)
+	conn, err := pgx.Connect(t.Context(), pooled)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := conn.Exec(t.Context(), `BEGIN; SELECT jobledger.extend_events(6)`); err != nil {
+		t.Fatal(err)
+	}
+	db.WaitTrue(t, "the lock is there", `SELECT count(*) = 1 FROM pg_locks
+		WHERE locktype = 'advisory' AND database = (SELECT oid FROM pg_database WHERE datname = current_database())`)
+	conn.PgConn().Conn().Close() // without a word, as a process that was killed
+	noLockLeft(t, db)
+	pool, err := postgres.OpenPool(t.Context(), postgres.PoolConfig{URL: pooled})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer pool.Close()
+	var made int
+	if err := pool.QueryRow(t.Context(), `SELECT jobledger.extend_events(6)`).Scan(&made); err != nil || made != 2 {
+		t.Errorf("the next one made %d partitions, %v, want those that the first one did not", made, err)
 	}
 }
 
