@@ -67,6 +67,7 @@ BEGIN
         FROM guard g;
         v_ended := v_ended || coalesce(v_done, '{}');
 
+        PERFORM check_snapshot(v_left);
         -- Who was not taken above: its reason, in a new statement and one snapshot for each.
         SELECT array_agg((0, l.job_id, NULL,
                 CASE WHEN h.state IS NULL THEN 'not_found' WHEN h.state = 'ended' THEN 'ended' ELSE 'already_requested' END,

@@ -34,6 +34,11 @@ CREATE OR REPLACE FUNCTION elapsed(i interval) RETURNS interval
 LANGUAGE sql IMMUTABLE PARALLEL SAFE
 AS $$ SELECT microseconds(i) * interval '1 microsecond' $$;
 
+-- in_utc writes an instant the same whatever zone and style the session has.
+CREATE OR REPLACE FUNCTION in_utc(at timestamptz) RETURNS text
+LANGUAGE sql IMMUTABLE PARALLEL SAFE
+AS $$ SELECT (to_json(at AT TIME ZONE 'UTC') #>> '{}') || CASE WHEN isfinite(at) THEN 'Z' ELSE '' END $$;
+
 -- retry_delay is domain.Policy.RetryDelay, to the last microsecond (a test compares them).
 CREATE OR REPLACE FUNCTION retry_delay(base interval, factor integer, cap interval, jitter integer, job_id uuid, attempt integer)
 RETURNS interval

@@ -221,7 +221,7 @@ BEGIN
     IF FOUND THEN
         PERFORM refuse_field(bad.ord, bad.field, CASE bad.field
             WHEN 'kind' THEN check_enqueue.kinds[bad.ord] WHEN 'tag' THEN check_enqueue.tags[bad.ord]
-            WHEN 'priority' THEN check_enqueue.priorities[bad.ord]::text WHEN 'scheduled_for' THEN check_enqueue.scheduled_for[bad.ord]::text
+            WHEN 'priority' THEN check_enqueue.priorities[bad.ord]::text WHEN 'scheduled_for' THEN in_utc(check_enqueue.scheduled_for[bad.ord])
             WHEN 'args' THEN octet_length(check_enqueue.args[bad.ord]) || ' bytes' WHEN 'key_ttl' THEN check_enqueue.key_ttls[bad.ord]::text
             WHEN 'policy_id' THEN check_enqueue.policies[bad.ord]::text WHEN 'delay' THEN check_enqueue.delays[bad.ord]::text END,
             CASE bad.field

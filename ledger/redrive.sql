@@ -46,6 +46,7 @@ BEGIN
         FROM guard g;
         v_ended := v_ended || coalesce(v_done, '{}');
 
+        PERFORM check_snapshot(v_left);
         -- The reason of a refusal, in a new statement. A job that failed between the two is
         -- looked for again.
         SELECT array_agg((0, l.job_id, NULL,

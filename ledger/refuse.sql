@@ -20,6 +20,7 @@ DECLARE
     first   record;
     v_why   text;
 BEGIN
+    PERFORM check_snapshot(refuse.jobs);
     FOR i IN
         SELECT u.job_id, u.generation, u.body, u.salt, coalesce(u.class, 'transient') AS class, u.ord::integer
         FROM unnest(refuse.jobs, refuse.generations, refuse.bodies, refuse.salts, refuse.classes)
@@ -66,6 +67,23 @@ BEGIN
         RETURN NEXT (i.ord, i.job_id, NULL, v_why, false, h.version, h.generation, h.attempt, NULL, h.lease_until, NULL,
                      h.canceled_by IS NOT NULL, h.outcome)::answer;
     END LOOP;
+END
+$$;
+
+-- check_snapshot raises 40001 where an answer would tell of what was: in a transaction that keeps its
+-- first snapshot (REPEATABLE READ and above), of a job that has moved or changed since. Trying to lock
+-- the row is what tells. It never waits; a row that is locked has not changed yet.
+CREATE OR REPLACE FUNCTION check_snapshot(jobs uuid[]) RETURNS void
+LANGUAGE plpgsql
+SET search_path FROM CURRENT
+SET enable_seqscan = off
+AS $$
+BEGIN
+    IF current_setting('transaction_isolation') IN ('repeatable read', 'serializable') THEN
+        PERFORM FROM job_queue q WHERE q.job_id = ANY (check_snapshot.jobs) FOR SHARE SKIP LOCKED;
+        PERFORM FROM job_runtime r WHERE r.job_id = ANY (check_snapshot.jobs) FOR SHARE SKIP LOCKED;
+        PERFORM FROM job_completed c WHERE c.job_id = ANY (check_snapshot.jobs) FOR SHARE SKIP LOCKED;
+    END IF;
 END
 $$;
 
