@@ -49,12 +49,13 @@ func (w *Worker) RunOne(ctx context.Context) (*Ran, error) {
 	if l == nil {
 		return nil, err
 	}
-	err = w.runClaimed(ctx, life, die)
-	return w.ran(life, l), err
+	refused := w.stats.refused.Load()
+	err = w.runClaimed(ctx, life, die, l)
+	return w.ran(life, l, w.stats.refused.Load() > refused), err
 }
 
 // runClaimed runs what has been claimed, with the loops that it needs, until the outcome is committed.
-func (w *Worker) runClaimed(ctx, life context.Context, die context.CancelCauseFunc) error {
+func (w *Worker) runClaimed(ctx, life context.Context, die context.CancelCauseFunc, l *lease) error {
 	serving, stopServing := context.WithCancel(life)
 	var loops sync.WaitGroup
 	defer loops.Wait()
@@ -73,7 +74,23 @@ func (w *Worker) runClaimed(ctx, life context.Context, die context.CancelCauseFu
 	if ctx.Err() != nil {
 		w.leave(life) // the stop may have told people of this worker
 	}
+	w.waitPing(life, l)
 	return err
+}
+
+// waitPing waits for the ping of a lease that is on its way: cut off, it would go on in the database and keep the
+// reaper from the row.
+func (w *Worker) waitPing(life context.Context, l *lease) {
+	w.mu.Lock()
+	pinging := l.pinging
+	w.mu.Unlock()
+	if pinging == nil {
+		return
+	}
+	select {
+	case <-pinging:
+	case <-life.Done():
+	}
 }
 
 // claimOne claims one job, once it could: while others hold locks on what is due, it asks again.
@@ -111,14 +128,15 @@ func (w *Worker) waitIdle(ctx, life context.Context) {
 	}
 }
 
-// ran tells of a run. One that was left to the reaper is taken back now, if the database agrees.
-func (w *Worker) ran(life context.Context, l *lease) *Ran {
+// ran tells of a run. One that was left to the reaper, or whose outcome was refused since it came too late, is taken back
+// now, if the database agrees.
+func (w *Worker) ran(life context.Context, l *lease, refused bool) *Ran {
 	w.mu.Lock()
 	r := &Ran{Info: w.jobOf(l).Info, Args: l.job.Args}
 	if w.running == 0 { // else the handler has been abandoned and still runs
 		r.Result, r.Err = l.result, l.err
 	}
-	left := l.cause == ErrTimedOut || l.cause == ErrLeaseLost
+	left := refused || l.outcome == nil && !l.inTx
 	_, known := w.handlers[l.job.Kind]
 	w.mu.Unlock()
 	if !known {

@@ -72,10 +72,13 @@ func TestRunOne(t *testing.T) {
 		{"times_out", t.Context(), worker.ErrTimedOut, worker.ErrTimedOut.Error(), domain.Retried},
 		{"has_no_handler", t.Context(), nil, worker.ErrNoHandler.Error(), domain.Snoozed},
 	} {
-		// What the rows before have left is out of the way: a lower priority.
+		// What the rows before have left is out of the way: due later, of a lower priority, or canceled.
 		told = nil
 		id := enqueue(t, l, c.kind, `"args"`, func(p *ledger.EnqueueParams) {
-			p.Priority, p.Policy = 1, domain.Policy{Timeout: time.Second, BackoffBase: time.Hour, BackoffCap: time.Hour}
+			p.Priority, p.Policy = 1, domain.Policy{BackoffBase: time.Hour, BackoffCap: time.Hour}
+			if c.kind == "times_out" {
+				p.Policy.Timeout = time.Second
+			}
 		})
 		ran, err := w.RunOne(c.ctx)
 		if err != nil || ran == nil || ran.ID != id || string(ran.Args) != `"args"` {
