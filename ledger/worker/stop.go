@@ -24,15 +24,15 @@ func (w *Worker) stop(life context.Context) error {
 	if w.countRunning() > 0 {
 		w.announce(life)
 	}
-	if !w.wait(life, w.cfg.StopTimeout, w.idle) {
+	if !w.wait(life, w.cfg.StopTimeout, w.hurried, w.idle) {
 		w.interruptAll(ErrStopping)
-		w.wait(life, w.cfg.StopGrace, w.idle)
+		w.wait(life, w.cfg.StopGrace, nil, w.idle)
 	}
 	if life.Err() != nil {
 		return context.Cause(life)
 	}
 	abandoned := w.abandon()
-	w.wait(life, min(flushTimeout, w.cfg.Lease), w.settled)
+	w.wait(life, min(flushTimeout, w.cfg.Lease), nil, w.settled)
 	if life.Err() != nil {
 		return context.Cause(life)
 	}
@@ -51,14 +51,16 @@ func (w *Worker) announce(life context.Context) {
 	_ = w.beat(ctx)
 }
 
-// wait returns true as soon as done does, false after d or when the worker is killed.
-func (w *Worker) wait(life context.Context, d time.Duration, done func() bool) bool {
+// wait returns true as soon as done does, false after d, when enough is closed or when the worker is killed.
+func (w *Worker) wait(life context.Context, d time.Duration, enough <-chan struct{}, done func() bool) bool {
 	t := time.NewTimer(d)
 	defer t.Stop()
 	for !done() {
 		select {
 		case <-w.pulse:
 		case <-t.C:
+			return done()
+		case <-enough:
 			return done()
 		case <-life.Done():
 			return false

@@ -169,6 +169,32 @@ func TestStop(t *testing.T) {
 		verified(t, l, db)
 	})
 
+	t.Run("hurried", func(t *testing.T) {
+		t.Parallel()
+		l, db := newLedger(t)
+		cfg := brisk()
+		cfg.StopTimeout = time.Hour
+		w, runs := startPuppet(t, l, cfg)
+		enqueue(t, l, "puppet", nil, nil)
+		r := receive(t, "the run", runs)
+		stopped := make(chan error, 1)
+		go func() { stopped <- w.stop() }()
+		db.WaitTrue(t, "the worker says that it stops", `SELECT count(*) = 1 FROM jobledger.worker WHERE state = 'stopping'`)
+		w.Hurry()
+		w.Hurry()
+		if cause := r.told(t); cause != worker.ErrStopping {
+			t.Errorf("cause is %v", cause)
+		}
+		r.returns(errTest)
+		if err := receive(t, "the stop", stopped); err != nil {
+			t.Errorf("stopped with %v", err)
+		}
+		if s := w.Stats(); s.Released != 1 || s.Leases != 0 {
+			t.Errorf("stats are %+v", s)
+		}
+		verified(t, l, db)
+	})
+
 	t.Run("killed", func(t *testing.T) {
 		t.Parallel()
 		l, db := newLedger(t)

@@ -128,6 +128,8 @@ type Worker struct {
 	started atomic.Bool
 	killed  chan struct{}
 	kill    sync.Once // closes killed
+	hurried chan struct{}
+	hurry   sync.Once // closes hurried
 
 	// pulse says that a slot or a lease has become free; the loop of Run alone listens.
 	pulse chan struct{}
@@ -153,7 +155,7 @@ func New(l *ledger.Ledger, cfg Config) (*Worker, error) {
 	}
 	w := &Worker{
 		l: l, cfg: cfg, host: host, log: cfg.Logger.With(slog.String("worker", cfg.Name)),
-		handlers: map[string]Handler{}, wrapped: map[string]Handler{}, killed: make(chan struct{}), pulse: make(chan struct{}, 1),
+		handlers: map[string]Handler{}, wrapped: map[string]Handler{}, killed: make(chan struct{}), hurried: make(chan struct{}), pulse: make(chan struct{}, 1),
 		leases: map[*lease]struct{}{}, state: ledger.Working,
 		lanes: map[domain.Verb]*lane{}, slow: newLane(),
 	}
@@ -297,7 +299,11 @@ func (w *Worker) Run(ctx context.Context) error {
 	return err
 }
 
-// Kill ends Run at once, as a second signal should: handlers are canceled with ErrKilled and not waited
+// Hurry leaves StopTimeout out of the stop that is under way, or that will be: handlers are canceled with ErrStopping
+// at once. What they have done by then is reported, and the rest is released, as ever.
+func (w *Worker) Hurry() { w.hurry.Do(func() { close(w.hurried) }) }
+
+// Kill ends Run at once: handlers are canceled with ErrKilled and not waited
 // for, nothing is released, outcomes that are not committed are lost. Their jobs are taken back when
 // the leases end.
 func (w *Worker) Kill() { w.kill.Do(func() { close(w.killed) }) }
