@@ -1,6 +1,7 @@
 package executor
 
 import (
+	"errors"
 	"fmt"
 	"syscall"
 	"time"
@@ -18,10 +19,13 @@ type Result struct {
 	// Stopped is why we stopped it, the cause of Run's context; nil if it ended by itself. A command may exit with 0
 	// after SIGTERM: that says that it has cleared up, not that it has done what it was for.
 	Stopped error
-	// Killed: SIGTERM was not enough, the group got SIGKILL after the grace.
+	// Killed: SIGTERM was not enough, or not waited for: what was left got SIGKILL.
 	Killed bool
-	// Survived: something of the group could not be killed, such as a process that hangs in the kernel.
+	// Survived: something of it could not be killed, such as a process that hangs in the kernel.
 	Survived bool
+	// OutOfMemory: the kernel killed something of it because it used more than Command.Memory. It is known only where
+	// Containment.Memory is true.
+	OutOfMemory bool
 	// Stdout and Stderr are what it printed, StdoutCut and StderrCut how many bytes were left out of their middle.
 	Stdout, Stderr       []byte
 	StdoutCut, StderrCut int64
@@ -33,13 +37,19 @@ type Result struct {
 func (r Result) Success() bool { return r.Stopped == nil && r.Signal == 0 && r.ExitCode == 0 }
 
 // String says how the command ended, in words without line breaks: "exit code 3", "killed by SIGSEGV (core dumped)",
-// "stopped by SIGTERM".
+// "job was canceled: stopped by SIGTERM", "out of memory: killed by SIGKILL".
 func (r Result) String() string {
+	if r.OutOfMemory {
+		r.OutOfMemory = false
+		return "out of memory: " + r.String()
+	}
 	switch {
+	case r.Stopped != nil && r.Killed && errors.Is(r.Stopped, ErrKilled):
+		return fmt.Sprintf("%s: stopped by SIGKILL", r.Stopped)
 	case r.Stopped != nil && r.Killed:
-		return "stopped by SIGKILL, since it did not end after SIGTERM"
+		return fmt.Sprintf("%s: stopped by SIGKILL, since it did not end after SIGTERM", r.Stopped)
 	case r.Stopped != nil:
-		return "stopped by SIGTERM"
+		return fmt.Sprintf("%s: stopped by SIGTERM", r.Stopped)
 	case r.Signal != 0 && r.Core:
 		return fmt.Sprintf("killed by %s (core dumped)", signalName(r.Signal))
 	case r.Signal != 0:
@@ -47,7 +57,7 @@ func (r Result) String() string {
 	}
 	// A shell reports the death of the command in it as 128 and the signal's number.
 	if inner := syscall.Signal(r.ExitCode - 128); inner > 0 && unix.SignalName(inner) != "" {
-		return fmt.Sprintf("exit code %d (as a shell says of a command killed by %s)", r.ExitCode, signalName(inner))
+		return fmt.Sprintf("exit code %d (128+%d: probably killed by %s)", r.ExitCode, int(inner), signalName(inner))
 	}
 	switch r.ExitCode {
 	case 126:

@@ -11,8 +11,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// drainTime is how long output that is still in a pipe is read when the group is gone. The end of the pipe comes at
-// once, except where a process that has left the group holds it.
+// drainTime is how long output that is still in a pipe is read when the command is gone. The end of the pipe comes at
+// once, except where a process that could not be killed holds it.
 const drainTime = 200 * time.Millisecond
 
 // pipes are the pipes of a command that is being started.

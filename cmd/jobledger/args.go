@@ -3,6 +3,7 @@ package main
 import (
 	"errors"
 	"fmt"
+	"math"
 	"strconv"
 	"strings"
 
@@ -140,4 +141,19 @@ func flagError(cmd *cobra.Command, err error) error {
 		return wrongUse(help, "%q is no flag", e.GetSpecifiedFlag())
 	}
 	return wrongUse(help, "%w", err)
+}
+
+// byteUnits are those of a number of bytes.
+var byteUnits = map[string]float64{"": 1, "B": 1, "KB": 1e3, "MB": 1e6, "GB": 1e9, "TB": 1e12,
+	"KIB": 1 << 10, "MIB": 1 << 20, "GIB": 1 << 30, "TIB": 1 << 40}
+
+// parseBytes reads a number of bytes such as 512MiB, 1.5 GiB or 500000.
+func parseBytes(flag, s string) (int64, error) {
+	number := strings.TrimRight(s, "BbKkMmGgTtIi ")
+	n, err := strconv.ParseFloat(number, 64)
+	unit, known := byteUnits[strings.ToUpper(strings.TrimSpace(s[len(number):]))]
+	if err != nil || !known || !(n*unit >= 1) || n*unit > math.MaxInt64/2 {
+		return 0, wrongUse("write it as 512MiB, 2GiB or a number of bytes", "%s: got %q", flag, s)
+	}
+	return int64(n * unit), nil
 }

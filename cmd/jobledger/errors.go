@@ -21,6 +21,7 @@ import (
 const (
 	exitFailed   = 1
 	exitWrongUse = 2
+	exitCut      = 6 // of work: the stop has cut commands short
 )
 
 // cliError is an error with what the command line adds to it.

@@ -53,7 +53,7 @@ Which database: --database-url, else --data-dir, else DATABASE_URL, else JOBLEDG
 Postgres in the default data directory. A private Postgres starts with the first command that uses it, is
 shared by all that run at the same time, and stops after the last.
 
-Exit codes: 0 done, 1 failed, 2 wrong use, 130 and 143 interrupted. "job wait" has more of them.
+Exit codes: 0 done, 1 failed, 2 wrong use, 130 and 143 interrupted. "job wait" and "work" have more of them.
 With --json, results are JSON on standard output and errors are JSON on standard error.`,
 		Example: `  jobledger enqueue greet --args '{"name": "Ada"}'
   jobledger work --exec greet='jq .name' --drain

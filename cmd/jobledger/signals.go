@@ -10,16 +10,16 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// signals tells of the first signal by the end of a context and of the second by a channel. A command that doesn't ask
-// for the second one dies of it.
+// signals tells of the first signal by the end of a context, and of the second and the third by channels. A command
+// that doesn't ask for these dies of the second one.
 type signals struct {
-	incoming chan os.Signal
-	done     chan struct{}
-	second   chan struct{}
-	closing  sync.Once
+	incoming      chan os.Signal
+	done          chan struct{}
+	second, third chan struct{}
+	closing       sync.Once
 
 	mu    sync.Mutex
-	hard  bool // somebody waits for the second signal
+	more  bool // somebody waits for the second signal
 	first bool // there was a first one
 }
 
@@ -34,7 +34,7 @@ func (e signaled) exitCode() int { return 128 + int(e.signal) }
 // listen returns a context that the first of SIGINT, SIGTERM and SIGHUP ends. SIGHUP stays ignored where it was
 // (nohup).
 func listen(parent context.Context) (context.Context, *signals) {
-	s := &signals{incoming: make(chan os.Signal, 2), done: make(chan struct{}), second: make(chan struct{})}
+	s := &signals{incoming: make(chan os.Signal, 2), done: make(chan struct{}), second: make(chan struct{}), third: make(chan struct{})}
 	signal.Notify(s.incoming, syscall.SIGINT, syscall.SIGTERM)
 	if !signal.Ignored(syscall.SIGHUP) {
 		signal.Notify(s.incoming, syscall.SIGHUP)
@@ -45,13 +45,16 @@ func listen(parent context.Context) (context.Context, *signals) {
 		for n := 1; ; n++ {
 			select {
 			case sig := <-s.incoming:
-				if n == 1 {
+				switch n {
+				case 1:
 					cancel(signaled{sig.(syscall.Signal)})
 					s.afterFirst()
-					continue
+				case 2:
+					close(s.second)
+				case 3:
+					close(s.third)
+					return
 				}
-				close(s.second)
-				return
 			case <-s.done:
 				return
 			}
@@ -65,21 +68,21 @@ func (s *signals) afterFirst() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.first = true
-	if !s.hard {
+	if !s.more {
 		signal.Stop(s.incoming)
 	}
 }
 
-// hardStop returns the channel that the second signal closes. Call it before the work begins.
-func (s *signals) hardStop() <-chan struct{} {
+// impatient returns the channels that the second and the third signal close. Call it before the work begins.
+func (s *signals) impatient() (second, third <-chan struct{}) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.hard = true
+	s.more = true
 	if s.first {
 		// The first signal came before: the next is the second all the same.
 		signal.Notify(s.incoming, syscall.SIGINT, syscall.SIGTERM)
 	}
-	return s.second
+	return s.second, s.third
 }
 
 // outlivePipes keeps a process alive whose reader of logs has gone: writes fail, and that is all. Commands that it

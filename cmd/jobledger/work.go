@@ -9,7 +9,6 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/jobledger/jobledger/adapters/executor"
 	"github.com/jobledger/jobledger/domain"
 	"github.com/jobledger/jobledger/ledger/worker"
 )
@@ -27,6 +26,8 @@ type workFlags struct {
 	stopTimeout   time.Duration
 	grace         time.Duration
 	permanentExit []int
+	memory        string
+	cgroup        string
 }
 
 func workCommand(a *app) *cobra.Command {
@@ -34,7 +35,7 @@ func workCommand(a *app) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "work --exec KIND=COMMAND ...",
 		Short: "Run jobs: a command for each kind",
-		Long: `Claim jobs and run a command for each: COMMAND is run by "sh -c", in a process group of its own.
+		Long: `Claim jobs and run a command for each: COMMAND is run by "sh -c", below a process that keeps together what it starts.
 
 A command reads the job's args on standard input and prints its result on standard output: JSON is kept as it is,
 other text becomes a JSON string. Exit code 0 is success. Any other exit code, or a signal, fails the attempt, which
@@ -45,19 +46,24 @@ Its environment has JOBLEDGER_JOB_ID, JOBLEDGER_KIND, JOBLEDGER_TAG, JOBLEDGER_P
 JOBLEDGER_RESTARTS, JOBLEDGER_GENERATION (the fencing token, for what must refuse a late writer), JOBLEDGER_WORKER and,
 where the job has them, JOBLEDGER_CORRELATION_ID and TRACEPARENT.
 
-When the job is canceled, times out or loses its lease, the group gets SIGTERM, and SIGKILL after --grace. What a
-command leaves in the background is killed when the command has ended, and all of it is if the worker itself is killed.
+When the job is canceled, times out or loses its lease, every process of the command gets SIGTERM, and SIGKILL after
+--grace. What a command leaves in the background is killed when the command has ended, and all of it is if the worker
+itself is killed. On Linux that holds for daemons, too; elsewhere for the process group of the command. Output is kept
+until the end, at most 1 MiB of standard output and 16 KiB of standard error; of more, the first and the last half.
 
 The first SIGINT or SIGTERM stops gracefully: no new jobs, and commands have --stop-timeout to end; then they are
-stopped and their jobs given back, so that others start them at once. The second one kills the commands; their jobs are
-taken over when the leases end. Exit code 0 after a graceful stop in which everything came to its end, else 1.`,
+stopped and their jobs given back, so that others start them at once. The second one kills the commands at once and
+gives their jobs back. The third one ends without a word to the database: the jobs are taken over when their leases end.
+
+Exit codes: 0 all commands came to their own end; 6 the stop has cut some commands short, and their jobs were given back;
+1 something else, such as jobs that could not be given back.`,
 		Example: `  jobledger work --exec greet='jq -r "\"hello \" + .name"' --drain
   jobledger work --exec resize=./resize.sh --exec report='python3 report.py' --tag slow --concurrency 4
   jobledger work --exec import='./import --job "$JOBLEDGER_JOB_ID"' --permanent-exit 65`,
 		Args: noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			outlivePipes()
-			hard := a.signals.hardStop()
+			second, third := a.signals.impatient()
 			commands, err := parseExec(f.exec)
 			if err != nil {
 				return err
@@ -66,8 +72,12 @@ taken over when the leases end. Exit code 0 after a graceful stop in which every
 			if err != nil {
 				return err
 			}
-			config.Logger = a.log
-			return a.with(cmd.Context(), func(s *session) error { return a.work(cmd.Context(), s, config, f, commands, hard) })
+			x, err := f.runner(cmd)
+			if err != nil {
+				return err
+			}
+			x.log, x.kill, config.Logger = a.log, second, a.log
+			return a.with(cmd.Context(), func(s *session) error { return a.work(cmd.Context(), s, config, x, commands, third) })
 		},
 	}
 	flags := cmd.Flags()
@@ -82,6 +92,8 @@ taken over when the leases end. Exit code 0 after a graceful stop in which every
 	flags.DurationVar(&f.stopTimeout, "stop-timeout", 20*time.Second, "how long a graceful stop waits for commands")
 	flags.DurationVar(&f.grace, "grace", 5*time.Second, "the time between SIGTERM and SIGKILL, at most a third of --lease")
 	flags.IntSliceVar(&f.permanentExit, "permanent-exit", nil, "exit codes that end a job at once, as invalid_input")
+	flags.StringVar(&f.memory, "memory", "", "what a command may use, such as 512MiB (default: no limit)")
+	flags.StringVar(&f.cgroup, "cgroup", "auto", "auto: each command in a cgroup where that can be; off: none")
 	return cmd
 }
 
@@ -108,8 +120,8 @@ func parseExec(pairs []string) (map[string]string, error) {
 	return commands, nil
 }
 
-// config fits the worker's times together. A command that has lost its lease must be dead before the lease ends, so the
-// margin is longer than the grace; and a worker that stops waits longer for its handlers than they for their commands.
+// config fits the worker's times together. A command that has lost its lease must be gone before the lease ends, so the
+// margin is longer than the grace by what a busy machine needs to kill it; and a worker that stops waits longer for its handlers than they for their commands.
 func (f *workFlags) config(cmd *cobra.Command) (worker.Config, error) {
 	if err := notEmpty(cmd, "name"); err != nil {
 		return worker.Config{}, err
@@ -143,7 +155,7 @@ func (f *workFlags) config(cmd *cobra.Command) (worker.Config, error) {
 		return worker.Config{}, wrongUse("give a longer --lease: a command must be dead before the lease of its job ends",
 			"--grace: got %s, want at most a third of the lease, %s", f.grace, f.lease/3)
 	}
-	margin := max(f.lease/6, f.grace+f.grace/4)
+	margin := max(f.lease/6, f.grace+min(f.lease/10, killTime))
 	return worker.Config{
 		Name: f.name, Tags: f.tags, Concurrency: f.concurrency, Prefetch: f.prefetch, Lease: f.lease, Drain: f.drain, Poll: f.poll,
 		Margin: margin, PingEvery: min(f.lease/3, (f.lease-margin)/2),
@@ -155,27 +167,35 @@ func (f *workFlags) config(cmd *cobra.Command) (worker.Config, error) {
 // killTime is what a command may take to be gone after SIGKILL, and its end to be reported.
 const killTime = 3 * time.Second
 
-// work runs a worker until the first signal, or until nothing is left, and kills it at the second.
-func (a *app) work(ctx context.Context, s *session, config worker.Config, f workFlags, commands map[string]string, hard <-chan struct{}) error {
+// work runs a worker until the first signal, or until nothing is left; the second signal, which is the runner's, cuts
+// what runs, and the third one ends at once.
+func (a *app) work(ctx context.Context, s *session, config worker.Config, x *commandRunner, commands map[string]string, third <-chan struct{}) error {
 	w, err := worker.New(s.Ledger, config)
 	if err != nil {
 		return asFlags(err)
 	}
-	x := &commandRunner{log: a.log, worker: w.Name(), grace: f.grace, permanent: f.permanentExit, kill: hard}
-	if x.guard, err = executor.StartGuard(); err != nil {
+	x.worker = w.Name()
+	if err := x.ready(ctx); err != nil {
 		return err
 	}
-	defer x.guard.Close()
 	for kind, command := range commands {
 		worker.Handle(w, kind, x.handler(command))
 	}
 	ended := make(chan struct{})
 	defer close(ended)
 	go func() {
-		select {
-		case <-hard:
-			w.Kill()
-		case <-ended:
+		second := x.kill
+		for {
+			select {
+			case <-second:
+				second = nil
+				w.Hurry()
+			case <-third:
+				w.Kill()
+				return
+			case <-ended:
+				return
+			}
 		}
 	}()
 	err = w.Run(ctx)
@@ -183,12 +203,17 @@ func (a *app) work(ctx context.Context, s *session, config worker.Config, f work
 	if printErr := a.printWorked(w); err == nil {
 		err = printErr
 	}
+	overtaken := "taken over when their leases end, within " + span(config.Lease)
 	if errors.Is(err, worker.ErrKilled) {
-		return failed("their jobs are taken over when the leases end, within "+span(f.lease), "killed by a second signal, with commands still running")
+		return failed("the jobs that it held are "+overtaken, "killed by a third signal")
 	}
-	var cut *worker.StopError
-	if errors.As(err, &cut) {
-		return failed("the jobs that it could not report are taken over when their leases end, within "+span(f.lease), "%w", err)
+	var left *worker.StopError
+	if errors.As(err, &left) {
+		return failed("the jobs that it could not report are "+overtaken, "%w", err)
+	}
+	if n := x.cut.Load(); n > 0 && err == nil {
+		return &cliError{err: fmt.Errorf("stopped before the end of %s", plural(n, "command")), code: exitCut,
+			hint: "their jobs were given back, unspent; a longer --stop-timeout lets commands end"}
 	}
 	return err
 }

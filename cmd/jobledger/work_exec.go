@@ -8,11 +8,15 @@ import (
 	"fmt"
 	"log/slog"
 	"os"
+	"runtime"
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 	"unicode/utf8"
+
+	"github.com/spf13/cobra"
 
 	"github.com/jobledger/jobledger/adapters/executor"
 	"github.com/jobledger/jobledger/domain"
@@ -29,9 +33,56 @@ type commandRunner struct {
 	worker    string
 	grace     time.Duration
 	permanent []int
+	memory    int64 // bytes, 0 for no limit
+	cgroups   bool
+	within    executor.Containment
 	kill      <-chan struct{}
-	guard     *executor.Guard
 	running   sync.WaitGroup
+	cut       atomic.Int64 // commands that were stopped because the worker stops
+}
+
+// runner is what the flags say of commands.
+func (f *workFlags) runner(cmd *cobra.Command) (*commandRunner, error) {
+	if err := notEmpty(cmd, "memory", "cgroup"); err != nil {
+		return nil, err
+	}
+	if err := oneOf("cgroup", f.cgroup, "auto", "off"); err != nil {
+		return nil, err
+	}
+	x := &commandRunner{grace: f.grace, permanent: f.permanentExit, cgroups: f.cgroup == "auto"}
+	if f.memory != "" {
+		if runtime.GOOS != "linux" {
+			return nil, wrongUse("leave it out, or run the worker on Linux", "--memory: this system has no such limit")
+		}
+		var err error
+		if x.memory, err = parseBytes("--memory", f.memory); err != nil {
+			return nil, err
+		}
+		if x.memory < 1<<20 {
+			return nil, wrongUse("give it 1MiB at least", "--memory: got %s", f.memory)
+		}
+	}
+	return x, nil
+}
+
+// ready looks for what holds commands together, and kills what is left of those whose worker was killed together with
+// their keepers: none of it may be there when their jobs run again.
+func (x *commandRunner) ready(ctx context.Context) error {
+	if x.cgroups {
+		x.within = executor.Detect(x.memory > 0)
+	}
+	if x.memory > 0 && !x.within.Memory {
+		x.log.LogAttrs(ctx, slog.LevelInfo, "no cgroup can limit memory here: --memory limits the address space of each process of a command")
+	}
+	return x.sweep(ctx)
+}
+
+func (x *commandRunner) sweep(ctx context.Context) error {
+	n, err := x.within.Sweep()
+	if n > 0 {
+		x.log.LogAttrs(ctx, slog.LevelWarn, "killed what was left of commands whose worker was killed", slog.Int("processes", n))
+	}
+	return err
 }
 
 // handler runs command for each job of one kind.
@@ -39,19 +90,32 @@ func (x *commandRunner) handler(command string) func(context.Context, worker.Job
 	return func(ctx context.Context, job worker.Job[json.RawMessage]) (any, error) {
 		x.running.Add(1)
 		defer x.running.Done()
+		if job.Restarts > 0 {
+			// Its last run may have been here, and have left something.
+			if err := x.sweep(ctx); err != nil {
+				return nil, err
+			}
+		}
 		r, err := executor.Run(ctx, executor.Command{
-			Path:  "sh",
-			Args:  []string{"-c", command},
-			Env:   append(os.Environ(), x.environment(job.Info)...),
-			Stdin: job.Args,
-			Grace: x.grace,
-			Kill:  x.kill,
-			Guard: x.guard,
+			Path:        "sh",
+			Args:        []string{"-c", command},
+			Env:         append(os.Environ(), x.environment(job.Info)...),
+			Stdin:       job.Args,
+			Grace:       x.grace,
+			Kill:        x.kill,
+			Containment: x.within,
+			Memory:      x.memory,
 		})
-		if err != nil {
+		switch {
+		case errors.Is(err, executor.ErrKeeperLost):
+			return nil, worker.Classed(err, domain.ClassCrash)
+		case err != nil:
 			return nil, err
 		}
 		x.tell(ctx, job.Info, r)
+		if errors.Is(r.Stopped, worker.ErrStopping) || errors.Is(r.Stopped, executor.ErrKilled) {
+			x.cut.Add(1)
+		}
 		if r.Success() {
 			return resultOf(r), nil
 		}
@@ -119,18 +183,18 @@ func quoteJSON(text []byte) (quoted json.RawMessage, altered bool) {
 }
 
 // failure is the error of a command that did not succeed. One that we have stopped gets a plain error: the worker knows
-// what the stop was for.
+// what the stop was for. One that has ended by itself has failed, even if the stop came at the same moment.
 func (x *commandRunner) failure(r executor.Result) error {
 	err := errors.New(explained(r))
 	switch {
 	case r.Stopped != nil:
-		return fmt.Errorf("%w: %w", r.Stopped, err)
-	case r.Signal != 0:
+		return err
+	case r.Signal != 0 || r.OutOfMemory:
 		return worker.Classed(err, domain.ClassCrash)
 	case slices.Contains(x.permanent, r.ExitCode):
 		return worker.Classed(err, domain.ClassInvalidInput)
 	}
-	return err
+	return worker.Classed(err, domain.ClassTransient)
 }
 
 // explained says how a command ended, with the end of what it printed.

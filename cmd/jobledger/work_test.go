@@ -18,19 +18,57 @@ import (
 // once lets a failure be final.
 var once = domain.Policy{MaxAttempts: 1}
 
+// workCase is a command, and how its job is to end.
+type workCase struct {
+	kind, command string
+	args          string
+	outcome       domain.Outcome
+	class         domain.Class
+	reason        string
+	result        string // of a success
+	says          string // in the error of a failure
+}
+
+// workCases runs the commands, all in one worker that drains, and looks how their jobs have ended.
+func (b *bench) workCases(t *testing.T, cases []workCase, flags ...string) *process {
+	t.Helper()
+	ids := map[string]uuid.UUID{}
+	args := []string{"work", "--drain", "--json", "--poll", "20ms"}
+	for _, tc := range cases {
+		p := ledger.EnqueueParams{Kind: tc.kind, Policy: once}
+		if tc.args != "" {
+			p.Args = json.RawMessage(tc.args)
+		}
+		ids[tc.kind] = b.enqueue(t, p)
+		args = append(args, "--exec", tc.kind+"="+tc.command)
+	}
+	worker := b.start(t, append(args, flags...)...)
+	worker.exits(t, 0)
+	for _, tc := range cases {
+		t.Run(tc.kind, func(t *testing.T) {
+			job := b.job(t, ids[tc.kind])
+			if job.Outcome != tc.outcome || job.Class != tc.class || job.Reason != tc.reason {
+				t.Errorf("ended with %s, class %q, reason %q (%s)", job.Outcome, job.Class, job.Reason, job.Error)
+			}
+			if string(job.Result) != tc.result {
+				t.Errorf("result is %s, want %s", job.Result, tc.result)
+			}
+			if altered := strings.Contains(tc.result, "\uFFFD") || strings.Contains(tc.result, `\ufffd`); job.ResultAltered != altered {
+				t.Errorf("result %s is marked as altered: %t, want %t", job.Result, job.ResultAltered, altered)
+			}
+			if !strings.Contains(job.Error, tc.says) || len(job.Error) > 20<<10 {
+				t.Errorf("error has %d bytes and is %.200q, want %q", len(job.Error), job.Error, tc.says)
+			}
+		})
+	}
+	return worker
+}
+
 // TestWorkOutcome runs one command of each kind of end, all in one worker that drains.
 func TestWorkOutcome(t *testing.T) {
 	t.Parallel()
 	b := newBench(t)
-	cases := []struct {
-		kind, command string
-		args          string
-		outcome       domain.Outcome
-		class         domain.Class
-		reason        string
-		result        string // of a success
-		says          string // in the error of a failure
-	}{
+	cases := []workCase{
 		{kind: "json", command: "cat", args: `{"n": 9007199254740993, "x": [1e400, 1.10, -0]}`, outcome: domain.Success, result: `{"n": 9007199254740993, "x": [1e400, 1.10, -0]}`},
 		{kind: "json_line", command: "echo '[1]'", outcome: domain.Success, result: `[1]`},
 		{kind: "text", command: "echo hello; echo world", outcome: domain.Success, result: `"hello\nworld"`},
@@ -50,41 +88,12 @@ func TestWorkOutcome(t *testing.T) {
 		{kind: "kill", command: "kill -KILL $$", outcome: domain.Failure, class: domain.ClassCrash, reason: domain.ReasonAttemptsExhausted, says: "killed by SIGKILL"},
 		{kind: "flood", command: "head -c 3000000 /dev/zero | tr '\\0' x >&2; echo the last line >&2; exit 1", outcome: domain.Failure, class: domain.ClassTransient, reason: domain.ReasonAttemptsExhausted, says: "the last line"},
 	}
-	ids := map[string]uuid.UUID{}
-	args := []string{"work", "--drain", "--json", "--poll", "20ms", "--permanent-exit", "65,66"}
-	for _, tc := range cases {
-		p := ledger.EnqueueParams{Kind: tc.kind, Policy: once}
-		if tc.args != "" {
-			p.Args = json.RawMessage(tc.args)
-		}
-		ids[tc.kind] = b.enqueue(t, p)
-		args = append(args, "--exec", tc.kind+"="+tc.command)
-	}
 	longResult := b.enqueue(t, ledger.EnqueueParams{Kind: "long", Policy: once})
-	args = append(args, "--exec", `long=echo first; head -c 3000000 /dev/zero | tr '\0' '\033'; echo; echo last`)
-	worker := b.start(t, args...)
-	worker.exits(t, 0)
+	worker := b.workCases(t, cases, "--permanent-exit", "65,66", "--exec", `long=echo first; head -c 3000000 /dev/zero | tr '\0' '\033'; echo; echo last`)
 	if !b.job(t, longResult).ResultAltered {
 		t.Error("a result with a part left out carries no flag")
 	}
 	checkLongResult(t, b.job(t, longResult).Result, len("first\n")+3_000_000+len("\nlast\n"))
-	for _, tc := range cases {
-		t.Run(tc.kind, func(t *testing.T) {
-			job := b.job(t, ids[tc.kind])
-			if job.Outcome != tc.outcome || job.Class != tc.class || job.Reason != tc.reason {
-				t.Errorf("ended with %s, class %q, reason %q (%s)", job.Outcome, job.Class, job.Reason, job.Error)
-			}
-			if string(job.Result) != tc.result {
-				t.Errorf("result is %s, want %s", job.Result, tc.result)
-			}
-			if altered := strings.Contains(tc.result, "\uFFFD") || strings.Contains(tc.result, `\ufffd`); job.ResultAltered != altered {
-				t.Errorf("result %s is marked as altered: %t, want %t", job.Result, job.ResultAltered, altered)
-			}
-			if !strings.Contains(job.Error, tc.says) || len(job.Error) > 20<<10 {
-				t.Errorf("error has %d bytes and is %.200q, want %q", len(job.Error), job.Error, tc.says)
-			}
-		})
-	}
 	var done workedJSON
 	if err := json.Unmarshal(worker.stdout.Bytes(), &done); err != nil || done.Succeeded != 12 || done.Failed != 7 {
 		t.Errorf("the worker says %s (%v), want 12 succeeded and 7 failed", worker.stdout.String(), err)
@@ -114,7 +123,7 @@ func TestWorkEnvironment(t *testing.T) {
 	t.Parallel()
 	b := newBench(t)
 	id := b.enqueue(t, ledger.EnqueueParams{Kind: "run", Tag: "slow", Priority: -3, CorrelationID: "c 1", Traceparent: "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"})
-	b.work(t, `env | grep -E "^(JOBLEDGER_[A-Z_]*|TRACEPARENT)=" | grep -v DATA_DIR | sort`, "--tag", "other,slow", "--name", "w 1", "--drain").exits(t, 0)
+	b.work(t, `env | grep -E "^(JOBLEDGER_[A-Z_]*|TRACEPARENT)=" | grep -Ev "DATA_DIR|TREE|ROUNDS" | sort`, "--tag", "other,slow", "--name", "w 1", "--drain").exits(t, 0)
 	var got string
 	if err := json.Unmarshal(b.job(t, id).Result, &got); err != nil {
 		t.Fatal(err)
@@ -162,7 +171,7 @@ func TestWorkStop(t *testing.T) {
 		pipe.says(t, "started")
 		w.signal(t, syscall.SIGTERM)
 		pipe.gone(t)
-		w.exits(t, 0)
+		w.exits(t, exitCut)
 		if job := b.job(t, id); job.State != domain.Waiting || job.Attempt != 0 || job.Restarts != 0 {
 			t.Errorf("the job is %s with attempt %d and %d restarts, want waiting and unspent", job.State, job.Attempt, job.Restarts)
 		}
@@ -178,41 +187,67 @@ func TestWorkStop(t *testing.T) {
 		w := b.work(t, pipe.held("trap 'exit 0' TERM; echo started >&9; while :; do sleep 0.02; done"), "--stop-timeout", "1ms")
 		pipe.says(t, "started")
 		w.signal(t, syscall.SIGINT)
-		w.exits(t, 0)
+		w.exits(t, exitCut)
 		if types := b.types(t, id); types != "enqueued claimed released" {
 			t.Errorf("events are %s", types)
 		}
 	})
-	t.Run("second_signal_kills", func(t *testing.T) {
+	t.Run("second_signal_kills_and_gives_back", func(t *testing.T) {
 		t.Parallel()
 		b, pipe := newBench(t), newPipe(t)
 		id := b.enqueue(t, ledger.EnqueueParams{Kind: "run"})
-		w := b.work(t, pipe.held("trap '' TERM INT; echo started >&9; sleep 600 & wait"))
+		w := b.work(t, pipe.held("trap '' TERM INT; echo started >&9; sleep 600 & wait"), "--lease", "1h", "--grace", "10m")
 		pipe.says(t, "started")
 		b.seen(t, ledger.Working)
 		w.signal(t, syscall.SIGTERM)
 		b.seen(t, ledger.Stopping)
 		w.signal(t, syscall.SIGTERM)
-		w.exits(t, 1)
+		w.exits(t, exitCut)
 		pipe.gone(t)
-		if !strings.Contains(w.stderr.String(), "error: killed by a second signal") {
+		if !strings.Contains(w.stderr.String(), "error: stopped before the end of 1 command") {
 			t.Error("it doesn't say why it ended")
 		}
-		if job := b.job(t, id); job.State != domain.Running {
-			t.Errorf("the job is %s, want running until its lease ends", job.State)
+		if types := b.types(t, id); types != "enqueued claimed released" {
+			t.Errorf("events are %s", types)
 		}
 	})
 	t.Run("second_signal_kills_in_the_grace", func(t *testing.T) {
 		t.Parallel()
 		b, pipe := newBench(t), newPipe(t)
-		b.enqueue(t, ledger.EnqueueParams{Kind: "run"})
+		id := b.enqueue(t, ledger.EnqueueParams{Kind: "run"})
 		w := b.work(t, pipe.held("trap 'echo asked >&9' TERM; echo started >&9; while :; do sleep 0.02; done"), "--stop-timeout", "1ms", "--lease", "1h", "--grace", "10m")
 		pipe.says(t, "started")
 		w.signal(t, syscall.SIGTERM)
 		pipe.says(t, "asked")
 		w.signal(t, syscall.SIGTERM)
-		w.exits(t, 1)
+		w.exits(t, exitCut)
 		pipe.gone(t)
+		if types := b.types(t, id); types != "enqueued claimed released" {
+			t.Errorf("events are %s", types)
+		}
+	})
+	t.Run("third_signal_does_not_wait_for_the_database", func(t *testing.T) {
+		t.Parallel()
+		b, pipe := newBench(t), newPipe(t)
+		id := b.enqueue(t, ledger.EnqueueParams{Kind: "run"})
+		w := b.work(t, pipe.held("trap '' TERM INT; echo started >&9; sleep 600 & wait"), "--lease", "1h")
+		pipe.says(t, "started")
+		conn := b.db.Connect(t)
+		if _, err := conn.Exec(t.Context(), `BEGIN; SELECT FROM jobledger.job_runtime FOR UPDATE`); err != nil {
+			t.Fatal(err)
+		}
+		w.signal(t, syscall.SIGTERM)
+		b.seen(t, ledger.Stopping)
+		w.signal(t, syscall.SIGTERM)
+		pipe.gone(t)
+		w.signal(t, syscall.SIGTERM)
+		w.exits(t, exitFailed)
+		if !strings.Contains(w.stderr.String(), "error: killed by a third signal") {
+			t.Error("it doesn't say why it ended")
+		}
+		if job := b.job(t, id); job.State != domain.Running {
+			t.Errorf("the job is %s, want running until its lease ends", job.State)
+		}
 	})
 	t.Run("killed_worker_takes_its_command_along", func(t *testing.T) {
 		t.Parallel()
