@@ -57,3 +57,4 @@ fuzz: ## each fuzz target for FUZZ_TIME (2m); what fails is kept under testdata/
 	$(GO) test -run '^$$' -fuzz '^FuzzEnqueueLine$$' -fuzztime $(FUZZ_TIME) ./cmd/jobledger
 	$(GO) test -run '^$$' -fuzz '^FuzzEnqueueFile$$' -fuzztime $(FUZZ_TIME) ./cmd/jobledger
 	$(GO) test -run '^$$' -fuzz '^FuzzEnqueueFlags$$' -fuzztime $(FUZZ_TIME) ./cmd/jobledger
+	JOBLEDGER_SHUTDOWN_ROUNDS=20 $(GO) test -v -timeout 60m -run 'TestCase58' ./cmd/jobledger
