@@ -133,8 +133,8 @@ func split(held []Held) (ids, []int) {
 	return jobs, generations
 }
 
-// fromPostgres turns the refusals of the SQL functions into the errors of package domain, and tells what it means when a
-// prepared statement is not there, or there already.
+// fromPostgres turns the refusals of the SQL functions, and a schema of another release, into the errors of package
+// domain, and tells what it means when a prepared statement is not there, or there already.
 func fromPostgres(err error) error {
 	var pg *pgconn.PgError
 	if !errors.As(err, &pg) {
@@ -150,7 +150,7 @@ func fromPostgres(err error) error {
 	if pg.Code == pgerrcode.InvalidSQLStatementName || pg.Code == pgerrcode.DuplicatePreparedStatement {
 		return fmt.Errorf("a pooler gives prepared statements to others: open the pool with QueryExecModeCacheDescribe: %w", err)
 	}
-	return err
+	return projections.Misfit(err)
 }
 
 // isConnectionError: the connection broke or could not be made.

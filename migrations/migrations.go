@@ -5,7 +5,7 @@ package migrations
 
 import "embed"
 
-// FS holds the goose migrations, NNNNN_name.sql.
+// FS holds the migrations, NNNNN_name.sql in the form of goose.
 //
 //go:embed *.sql
 var FS embed.FS

@@ -6,7 +6,6 @@ import (
 	"strings"
 
 	"github.com/jackc/pgerrcode"
-	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgxpool"
 )
@@ -38,75 +37,4 @@ func checkIsolation(ctx context.Context, pool *pgxpool.Pool) error {
 		Problem: "statements run under " + strings.ToUpper(isolation) + " here, and the pooler in front of the database keeps us from changing that",
 		Hint:    "ALTER ROLE name SET default_transaction_isolation = 'read committed' for the user of the pooler's connections, then RECONNECT in its console",
 	}
-}
-
-// checkDirect refuses a database that is reached through a pooler without a session of our own: the lock of a
-// migration would lie on a connection that others get, too, and stay there.
-func checkDirect(ctx context.Context, cfg *pgx.ConnConfig) error {
-	conn, err := pgx.ConnectConfig(ctx, cfg)
-	if refusedParameter(err) {
-		return errNeedsDirect()
-	}
-	if err != nil {
-		return err
-	}
-	defer conn.Close(context.WithoutCancel(ctx))
-	var path string
-	if err := conn.QueryRow(ctx, `SELECT current_setting('search_path')`).Scan(&path); err != nil {
-		return err
-	}
-	if path != cfg.RuntimeParams["search_path"] {
-		return errNeedsDirect() // dropped without a word: ignore_startup_parameters of PgBouncer
-	}
-	shared, err := sharesServer(ctx, conn, cfg)
-	if err != nil {
-		return err
-	}
-	if shared {
-		return errNeedsDirect()
-	}
-	return nil
-}
-
-func errNeedsDirect() error {
-	return &SessionError{
-		Problem: "a pooler is in front of this database, and migrations need a session of their own",
-		Hint:    "give the database's own address as --direct-url (JOBLEDGER_DIRECT_URL)",
-	}
-}
-
-// sharesServer reports whether a pooler gives the server process of an open, idle connection to others. Postgres
-// itself tells a new connection the id of its process; a pooler tells another number, since a cancellation must reach
-// the pooler. In that case conn is watched, alone (some poolers take turns) and while a second connection holds a
-// transaction: if both were served by one process, or conn by two, there is no session.
-func sharesServer(ctx context.Context, conn *pgx.Conn, cfg *pgx.ConnConfig) (bool, error) {
-	first, err := serverProcess(ctx, conn)
-	if err != nil || first == conn.PgConn().PID() {
-		return false, err
-	}
-	if again, err := serverProcess(ctx, conn); err != nil || again != first {
-		return true, err
-	}
-	other, err := pgx.ConnectConfig(ctx, cfg)
-	if err != nil {
-		return false, err
-	}
-	defer other.Close(context.WithoutCancel(ctx))
-	tx, err := other.Begin(ctx)
-	if err != nil {
-		return false, err
-	}
-	second, err := serverProcess(ctx, tx)
-	if err != nil || second == first {
-		return true, err
-	}
-	again, err := serverProcess(ctx, conn)
-	return again != first, err
-}
-
-func serverProcess(ctx context.Context, db interface {
-	QueryRow(ctx context.Context, sql string, args ...any) pgx.Row
-}) (pid uint32, err error) {
-	err = db.QueryRow(ctx, `SELECT pg_backend_pid()`).Scan(&pid)
-	return pid, err
 }

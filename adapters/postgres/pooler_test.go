@@ -3,7 +3,9 @@ package postgres_test
 import (
 	"errors"
 	"testing"
+	"time"
 
+	"github.com/google/go-cmp/cmp"
 	"github.com/jackc/pgx/v5"
 
 	"github.com/jobledger/jobledger/adapters/postgres"
@@ -68,30 +70,46 @@ func TestCase31_IsolationBehindAPooler(t *testing.T) {
 	}
 }
 
-// TestCase32_MigrateUpNeedsASession: through a pooler nothing is done and no lock is left, whatever the pooler says to
-// the settings that a session of a migration begins with.
-func TestCase32_MigrateUpNeedsASession(t *testing.T) {
+// TestCase32_MigrateUpThroughAPooler: it needs nothing of a session, and leaves none of it behind, even if the pooler
+// has one server process for all.
+func TestCase32_MigrateUpThroughAPooler(t *testing.T) {
 	t.Parallel()
 	for name, settings := range map[string][]string{
-		"refuses_settings": nil,
-		"drops_settings":   {"ignore_startup_parameters = search_path, statement_timeout, lock_timeout, default_transaction_isolation"},
+		"many_servers":   nil,
+		"one_server":     {"default_pool_size = 1"},
+		"drops_settings": {"ignore_startup_parameters = search_path, statement_timeout, lock_timeout, default_transaction_isolation"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			db := pgtest.Empty(t)
+			db, old := release1(t)
 			pooled := db.PgBouncer(t, settings...)
-			err := postgres.MigrateUp(t.Context(), pooled, "ledger")
-			if session, ok := errors.AsType[*postgres.SessionError](err); !ok || session.Hint == "" {
-				t.Errorf("got %v, want a SessionError", err)
-			}
-			if s, err := postgres.MigrateStatus(t.Context(), pooled, "ledger"); err != nil || !s.Empty() {
-				t.Errorf("status through the pooler: %+v, %v, want empty", s, err)
+			holder := hold(t, db, "LOCK TABLE function_version IN SHARE MODE")
+			err := postgres.MigrateUp(t.Context(), pooled, "jobledger", postgres.MigrateWait(time.Second))
+			if locked, ok := errors.AsType[*postgres.LockedError](err); !ok {
+				t.Errorf("got %v, want a LockedError", err)
+			} else if name == "many_servers" && (len(locked.Blockers) != 1 || locked.Blockers[0].PID != int32(holder.pid)) {
+				t.Errorf("got %v, want the session %d", err, holder.pid)
 			}
 			noLockLeft(t, db)
-			migrateUp(t, db, nastySchema)
-			if s, err := postgres.MigrateStatus(t.Context(), pooled, nastySchema); err != nil || !s.UpToDate() {
+			holder.leave(t)
+			errs := make(chan error)
+			for range 4 {
+				go func() { errs <- postgres.MigrateUp(t.Context(), pooled, "jobledger") }()
+			}
+			for range 4 {
+				if err := <-errs; err != nil {
+					t.Error(err)
+				}
+			}
+			noLockLeft(t, db)
+			if s, err := postgres.MigrateStatus(t.Context(), pooled, "jobledger"); err != nil || !s.UpToDate() {
 				t.Errorf("status through the pooler: %+v, %v, want up to date", s, err)
 			}
+			if d := cmp.Diff(catalogue(t, pgtest.New(t), "jobledger"), catalogue(t, db, "jobledger")); d != "" {
+				t.Errorf("through the pooler it made something else:\n%s", d)
+			}
+			old.lives(t)
+			lives(t, db, "jobledger")
 		})
 	}
 }
@@ -129,63 +147,6 @@ func TestCase32_HolderKilled(t *testing.T) {
 	}
 }
 
-// TestSharesServer: whether a pooler gives the server process of an idle connection to others, told by what it does.
-func TestSharesServer(t *testing.T) {
-	t.Parallel()
-	db := pgtest.Empty(t)
-	for name, c := range map[string]struct {
-		url  func() string
-		want bool
-	}{
-		"direct":           {func() string { return db.URL }, false},
-		"session":          {func() string { return db.PgBouncer(t, "pool_mode = session") }, false},
-		"transaction":      {func() string { return db.PgBouncer(t) }, true},
-		"one_server":       {func() string { return db.PgBouncer(t, "default_pool_size = 1") }, true},
-		"round_robin":      {func() string { return db.PgBouncer(t, "server_round_robin = 1", "default_pool_size = 5") }, true},
-		"round_robin_warm": {func() string { return warmed(t, db.PgBouncer(t, "server_round_robin = 1", "default_pool_size = 2")) }, true},
-	} {
-		t.Run(name, func(t *testing.T) {
-			cfg, err := pgx.ParseConfig(c.url())
-			if err != nil {
-				t.Fatal(err)
-			}
-			cfg.DefaultQueryExecMode = pgx.QueryExecModeSimpleProtocol
-			conn, err := pgx.ConnectConfig(t.Context(), cfg)
-			if err != nil {
-				t.Fatal(err)
-			}
-			defer conn.Close(t.Context())
-			if shares, err := postgres.SharesServer(t.Context(), conn, cfg); err != nil || shares != c.want {
-				t.Errorf("got %t and %v, want %t", shares, err, c.want)
-			}
-		})
-	}
-}
-
-// warmed returns the URL once the pooler has two idle servers.
-func warmed(t *testing.T, url string) string {
-	t.Helper()
-	var txs []pgx.Tx
-	for range 2 {
-		conn, err := pgx.Connect(t.Context(), url)
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer conn.Close(t.Context())
-		tx, err := conn.Begin(t.Context())
-		if err != nil {
-			t.Fatal(err)
-		}
-		txs = append(txs, tx)
-	}
-	for _, tx := range txs {
-		if err := tx.Rollback(t.Context()); err != nil {
-			t.Fatal(err)
-		}
-	}
-	return url
-}
-
 // TestPoolMaxConns: the bound comes from the caller, or else from the URL.
 func TestPoolMaxConns(t *testing.T) {
 	t.Parallel()
@@ -218,12 +179,15 @@ func TestMigrateUpUnderARoleOfItsOwn(t *testing.T) {
 	t.Parallel()
 	db := pgtest.Empty(t)
 	role := `ALTER ROLE current_user IN DATABASE ` + pgx.Identifier{db.Name}.Sanitize()
-	for _, setting := range []string{"statement_timeout = '1ms'", "default_transaction_isolation = 'serializable'", "search_path = 'elsewhere'"} {
+	for _, setting := range []string{"statement_timeout = '200ms'", "default_transaction_isolation = 'serializable'", "search_path = 'elsewhere'"} {
 		execute(t, db, role+" SET "+setting)
 	}
-	migrateUp(t, db, "ledger")
+	slow := overlay(t, "slow", `SELECT pg_sleep(0.4)`)
+	if err := postgres.MigrateUp(t.Context(), db.URL, "ledger", postgres.MigrateFiles(slow)); err != nil {
+		t.Fatal(err)
+	}
 	execute(t, db, role+" RESET ALL")
-	if s := status(t, db, "ledger"); !s.UpToDate() {
+	if s := status(t, db, "ledger"); !s.UpToDate() || s.Migration != 90001 {
 		t.Errorf("status is %+v", s)
 	}
 	lives(t, db, "ledger")

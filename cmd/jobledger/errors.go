@@ -182,6 +182,11 @@ var refusals = []struct {
 	{domain.ErrLeaseOver, "lease_over", ""},
 	{domain.ErrTimedOut, "timed_out", ""},
 	{domain.ErrUnknownGeneration, "unknown_generation", ""},
+	{domain.ErrNoLedger, "no_ledger", "run: jobledger migrate up{again}"},
+	{domain.ErrLedgerOlder, "ledger_older", "run: jobledger migrate up{again}"},
+	{domain.ErrLedgerNewer, "ledger_newer", "use the jobledger that migrated it, or a newer one"},
+	{domain.ErrLedgerDamaged, "ledger_damaged", "restore the whole schema from a backup; no migration mends it, and nothing was changed"},
+	{domain.ErrLedgerMisfit, "ledger_misfit", "what is there and what to do: jobledger migrate status{again}"},
 }
 
 // code is the word for an error in JSON, "" where there is none.
@@ -195,7 +200,10 @@ func code(err error) string {
 	var field *domain.FieldError
 	var at *fileError
 	var by signaled
+	var locked *postgres.LockedError
 	switch {
+	case errors.As(err, &locked):
+		return "locked"
 	case errors.As(err, &field), errors.As(err, &at) && errors.As(err, &cli) && cli.code == exitWrongUse:
 		return "bad_input"
 	case errors.As(err, &by):
@@ -229,6 +237,10 @@ func (a *app) hint(err error) string {
 	if errors.As(err, &config) {
 		return "a database URL looks like postgres://user@host:5432/database"
 	}
+	var locked *postgres.LockedError
+	if errors.As(err, &locked) {
+		return locked.Hint()
+	}
 	var pg *pgconn.PgError
 	if errors.As(err, &pg) {
 		return a.hintSQL(pg)
@@ -250,6 +262,8 @@ func (a *app) hintSQL(pg *pgconn.PgError) string {
 		return "this database user lacks a right on schema " + a.schema + "; ask who owns it"
 	case pgerrcode.UndefinedFunction, pgerrcode.UndefinedTable, pgerrcode.UndefinedColumn, pgerrcode.InvalidSchemaName:
 		return "the schema doesn't fit this binary: jobledger migrate status" + a.flagsAgain()
+	case pgerrcode.DuplicateTable, pgerrcode.DuplicateObject, pgerrcode.DuplicateColumn, pgerrcode.DuplicateFunction:
+		return "schema " + a.schema + " has things that its record of migrations does not know: give the ledger a schema of its own with --schema, or restore the whole schema"
 	case pgerrcode.ReadOnlySQLTransaction:
 		return "this server is a replica, or read-only for now; use the primary"
 	case pgerrcode.TooManyConnections:

@@ -255,7 +255,8 @@ type findingJSON struct {
 // migrationJSON is how far a schema is.
 type migrationJSON struct {
 	postgres.Status
-	UpToDate bool `json:"up_to_date"`
+	UpToDate bool   `json:"up_to_date"`
+	Misfit   string `json:"misfit,omitempty"` // why this binary cannot work with it, as a code of errors
 }
 
 // pgStatusJSON is the private Postgres. Clients is left out where the system doesn't tell.

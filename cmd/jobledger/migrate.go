@@ -2,12 +2,15 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"time"
 
 	"github.com/spf13/cobra"
 
 	"github.com/jobledger/jobledger/adapters/postgres"
 	"github.com/jobledger/jobledger/adapters/postgres/embedded"
+	"github.com/jobledger/jobledger/domain"
 )
 
 func migrateCommand(a *app) *cobra.Command {
@@ -24,33 +27,33 @@ func migrateCommand(a *app) *cobra.Command {
 }
 
 func migrateUpCommand(a *app) *cobra.Command {
-	return &cobra.Command{
+	var wait time.Duration
+	cmd := &cobra.Command{
 		Use:   "up",
 		Short: "Bring the schema to what this binary needs",
 		Long: `Bring the schema to what this binary needs: the numbered migrations, then the transition functions.
-It is safe to run twice, by several processes at once, and while workers are at work.
+It is safe to run twice, by several processes at once, and while workers are at work. Each step is one transaction: after
+an error, or SIGKILL, what it began is undone, and the next run goes on from there.
 
-Behind a transaction pooler give --direct-url too: migrations hold a lock of their session, and refuse to run without.`,
+A step that must lock a table waits for others for 200 ms at a time, and tries again between pauses, for --wait in all.`,
 		Example: `  jobledger migrate up --database-url postgres://me@db/app
-  jobledger migrate up --database-url postgres://me@pooler/app --direct-url postgres://me@db/app
-  jobledger migrate up --schema staging`,
+  jobledger migrate up --schema staging --wait 10m`,
 		Args: noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
+			if wait < 0 {
+				return wrongUse("give a duration such as 2m", "--wait: got %s", wait)
+			}
 			return a.migrating(cmd.Context(), func(url string) error {
-				status, err := postgres.MigrateStatus(cmd.Context(), url, a.schema)
+				err := postgres.MigrateUp(cmd.Context(), url, a.schema, postgres.MigrateWait(wait), postgres.MigrateNotice(a.notice))
 				if err != nil {
-					return err
-				}
-				if err := a.refuseNewer(status); err != nil {
-					return err
-				}
-				if err := postgres.MigrateUp(cmd.Context(), url, a.schema); err != nil {
 					return err
 				}
 				return a.printStatus(cmd.Context(), url)
 			})
 		},
 	}
+	cmd.Flags().DurationVar(&wait, "wait", postgres.DefaultMigrateWait, "how long to try again for locks that others hold; 0 tries once")
+	return cmd
 }
 
 func migrateStatusCommand(a *app) *cobra.Command {
@@ -87,7 +90,7 @@ func migratePrintCommand(a *app) *cobra.Command {
 	}
 }
 
-// migrating runs f with the URL for migrations: past a pooler, if it is known.
+// migrating runs f with the URL for migrations.
 func (a *app) migrating(ctx context.Context, f func(url string) error) error {
 	if !a.private() {
 		return f(a.pastPooler(a.databaseURL))
@@ -108,7 +111,7 @@ func (a *app) printStatus(ctx context.Context, url string) error {
 	}
 	done := &cliError{err: fmt.Errorf("schema %s is not up to date", s.Schema), code: exitFailed, quiet: true}
 	if a.json {
-		if err := a.printJSON(migrationJSON{Status: s, UpToDate: s.UpToDate()}); err != nil {
+		if err := a.printJSON(migrationJSON{Status: s, UpToDate: s.UpToDate(), Misfit: code(s.Fit())}); err != nil {
 			return err
 		}
 	} else {
@@ -125,15 +128,22 @@ func (a *app) printStatus(ctx context.Context, url string) error {
 }
 
 func (a *app) verdict(s postgres.Status) string {
+	misfit := s.Fit()
 	switch {
-	case s.Empty():
+	case errors.Is(misfit, domain.ErrNoLedger):
 		return "no ledger yet: jobledger migrate up"
-	case !s.UpToDate():
-		return "older than this binary: jobledger migrate up"
-	case a.refuseNewer(s) != nil:
+	case errors.Is(misfit, domain.ErrLedgerDamaged):
+		return "damaged: " + s.Damage
+	case errors.Is(misfit, domain.ErrLedgerNewer):
 		return "newer than this binary"
+	case s.FunctionsMissing > 0:
+		return fmt.Sprintf("functions missing: %d; put them back: jobledger migrate up", s.FunctionsMissing)
+	case misfit != nil:
+		return "older than this binary: jobledger migrate up"
 	case s.FunctionsChanged:
 		return "up to date, with functions of a development build"
+	case s.Functions > s.LatestFunctions || s.Migration > s.LatestMigration:
+		return "one release ahead: this binary works with it"
 	}
 	return "up to date"
 }

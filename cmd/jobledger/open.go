@@ -84,38 +84,10 @@ func (a *app) fitSchema(ctx context.Context, databaseURL string) error {
 	if err != nil {
 		return err
 	}
-	if err := a.refuseNewer(status); err != nil {
-		return err
+	if a.private() && (!status.UpToDate() || status.FunctionsChanged) {
+		return postgres.MigrateUp(ctx, databaseURL, a.schema, postgres.MigrateNotice(a.notice))
 	}
-	if status.UpToDate() && !(a.private() && status.FunctionsChanged) {
-		return nil
-	}
-	if a.private() {
-		return postgres.MigrateUp(ctx, databaseURL, a.schema)
-	}
-	migrate := "run: jobledger migrate up" + a.flagsAgain()
-	if status.Empty() {
-		return failed(migrate, "there is no ledger in schema %s of this database", a.schema)
-	}
-	return failed(migrate, "the ledger in schema %s is older than this binary: %s", a.schema, compared(status))
-}
-
-// functionsAhead is how many versions newer than this binary the transition functions may be: their signatures live one
-// release longer than their last caller, so that old and new binaries run side by side while a new one is rolled out.
-const functionsAhead = 1
-
-// refuseNewer refuses a ledger that a newer binary has migrated.
-func (a *app) refuseNewer(s postgres.Status) error {
-	if s.Migration <= s.LatestMigration && s.Functions <= s.LatestFunctions+functionsAhead {
-		return nil
-	}
-	return failed("use the jobledger that migrated it, or a newer one",
-		"the ledger in schema %s is newer than this binary: %s", a.schema, compared(s))
-}
-
-// compared puts what is there beside what this binary has.
-func compared(s postgres.Status) string {
-	return fmt.Sprintf("migration %d and functions %d, this binary has %d and %d", s.Migration, s.Functions, s.LatestMigration, s.LatestFunctions)
+	return status.Fit()
 }
 
 // now is the database's clock: ages are measured by the clock that set the times.

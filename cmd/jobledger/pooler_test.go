@@ -16,8 +16,8 @@ func TestCase31_SessionsThroughAPooler(t *testing.T) {
 	})
 }
 
-// TestCase32_MigrationsPastAPooler plays what happens with and without the database's own address, which $DIRECT names.
-func TestCase32_MigrationsPastAPooler(t *testing.T) {
+// TestCase32_MigrationsAndAPooler plays what happens with and without the database's own address, which $DIRECT names.
+func TestCase32_MigrationsAndAPooler(t *testing.T) {
 	t.Parallel()
 	eachScript(t, "testdata/pooler", func(t *testing.T, file string) {
 		db := pgtest.Empty(t)

@@ -11,6 +11,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/jackc/pgx/v5"
 	"github.com/rogpeppe/go-internal/testscript"
 
 	"github.com/jobledger/jobledger/adapters/postgres/embedded"
@@ -144,7 +145,19 @@ func lines(ts *testscript.TestScript, _ bool, args []string) {
 
 // databaseCommands act on the script's database behind the back of the program.
 func databaseCommands(t *testing.T, db *pgtest.DB) map[string]command {
+	var held pgx.Tx
 	return map[string]command{
+		// hold keeps a transaction open that has run a statement, until leave: hold 'LOCK TABLE jobledger.job_queue'
+		"hold": func(ts *testscript.TestScript, _ bool, args []string) {
+			var err error
+			held, err = db.Connect(t).Begin(t.Context())
+			ts.Check(err)
+			_, err = held.Exec(t.Context(), args[0])
+			ts.Check(err)
+		},
+		"leave": func(ts *testscript.TestScript, _ bool, _ []string) {
+			ts.Check(held.Rollback(t.Context()))
+		},
 		// sql runs statements: sql 'DELETE FROM jobledger.job_queue'
 		"sql": func(ts *testscript.TestScript, _ bool, args []string) {
 			for _, statement := range args {

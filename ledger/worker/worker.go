@@ -258,13 +258,17 @@ func (w *Worker) Tags() []string { return slices.Clone(w.cfg.Tags) }
 // then stops gracefully: no new claims; handlers have StopTimeout to end and, canceled with
 // ErrStopping, StopGrace to return; what has not ended is released, so that others start it at once;
 // outcomes are committed. It returns nil, a *StopError if something could not be brought to its end,
-// or ErrKilled. Handlers inherit the values of ctx but not its end.
+// or ErrKilled; or at once a *domain.SchemaError if the ledger is missing or of another release
+// (ledger.CheckSchema). Handlers inherit the values of ctx but not its end.
 func (w *Worker) Run(ctx context.Context) error {
 	if !w.started.CompareAndSwap(false, true) {
 		return errors.New("run worker: it was run before")
 	}
 	if len(w.handlers) == 0 {
 		return errors.New("run worker: it has no handler")
+	}
+	if err := w.fits(ctx); err != nil {
+		return err
 	}
 	// life outlives ctx: what is under way at the stop must come to its end.
 	life, die := context.WithCancelCause(context.WithoutCancel(ctx))
