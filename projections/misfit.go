@@ -1,9 +1,11 @@
 package projections
 
 import (
+	"context"
 	"errors"
 
 	"github.com/jackc/pgerrcode"
+	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
 
 	"github.com/jobledger/jobledger/domain"
@@ -24,3 +26,16 @@ func Misfit(err error) error {
 	}
 	return err
 }
+
+// fitting is a Querier whose errors have gone through Misfit.
+type fitting struct{ db Querier }
+
+func (f fitting) Query(ctx context.Context, sql string, args ...any) (pgx.Rows, error) {
+	rows, err := f.db.Query(ctx, sql, args...)
+	return fittingRows{rows}, Misfit(err)
+}
+
+// fittingRows: where the driver has a statement in its cache, the error comes with the rows.
+type fittingRows struct{ pgx.Rows }
+
+func (r fittingRows) Err() error { return Misfit(r.Rows.Err()) }

@@ -29,7 +29,7 @@ func New(db Querier, schema string) (*Reader, error) {
 	if err := CheckSchema(schema); err != nil {
 		return nil, err
 	}
-	return &Reader{db: db, schema: pgx.Identifier{schema}.Sanitize()}, nil
+	return &Reader{db: fitting{db}, schema: pgx.Identifier{schema}.Sanitize()}, nil
 }
 
 // SpineSuffix behind the name of a ledger's schema is the schema of its views in the flag form (docs/SQL.md).
@@ -56,7 +56,7 @@ func CheckSchema(schema string) error {
 }
 
 // In returns a Reader of the same ledger on another connection or transaction.
-func (r *Reader) In(db Querier) *Reader { return &Reader{db: db, schema: r.schema} }
+func (r *Reader) In(db Querier) *Reader { return &Reader{db: fitting{db}, schema: r.schema} }
 
 // sql qualifies a statement with the ledger's schema.
 func (r *Reader) sql(text string) string { return strings.ReplaceAll(text, "{schema}", r.schema) }

@@ -74,6 +74,7 @@ func TestCase36_migration_waits_for_a_lock(t *testing.T) {
 			dump := hold(t, db, "LOCK TABLE job_event, job_queue, job_runtime IN ACCESS SHARE MODE")
 			stop := make(chan struct{})
 			var nodes sync.WaitGroup
+			t.Cleanup(nodes.Wait)
 			for i := range 3 {
 				node := &binary{conn: db.Connect(t), statements: old.statements}
 				nodes.Go(func() {

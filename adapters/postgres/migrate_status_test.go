@@ -125,6 +125,35 @@ func TestFit(t *testing.T) {
 	}
 }
 
+// TestReadMisfit: reading, too, says what is the matter, whether the driver knows the statement from before or not.
+func TestReadMisfit(t *testing.T) {
+	t.Parallel()
+	db := pgtest.New(t, pgtest.MaxConns(1))
+	l, err := ledger.New(db.Pool, ledger.Config{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := l.Read().Counts(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := db.Pool.Exec(t.Context(), `DROP VIEW jobledger.job CASCADE`); err != nil {
+		t.Fatal(err)
+	}
+	for _, when := range []string{"with the statement in the driver's cache", "without it"} {
+		if _, err := l.Read().Counts(t.Context()); !errors.Is(err, domain.ErrLedgerMisfit) ||
+			!strings.HasPrefix(err.Error(), `count jobs: the ledger is not as this binary expects it: relation "jobledger.job" does not exist`) {
+			t.Errorf("%s: %v", when, err)
+		}
+	}
+	if _, err := db.Pool.Exec(t.Context(), `DROP SCHEMA jobledger CASCADE`); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := l.Enqueue(t.Context(), ledger.EnqueueParams{Kind: "k"}); !errors.Is(err, domain.ErrNoLedger) ||
+		err.Error() != `enqueue: there is no ledger in this database: schema "jobledger" does not exist` {
+		t.Errorf("enqueue: %v", err)
+	}
+}
+
 // TestMigrateInAnothersSchema: where the names are taken the error names one, and the rest is left alone.
 func TestMigrateInAnothersSchema(t *testing.T) {
 	t.Parallel()
