@@ -266,6 +266,8 @@ func (a *app) hintSQL(pg *pgconn.PgError) string {
 		return "schema " + a.schema + " has things that its record of migrations does not know: give the ledger a schema of its own with --schema, or restore the whole schema"
 	case pgerrcode.ReadOnlySQLTransaction:
 		return "this server is a replica, or read-only for now; use the primary"
+	case pgerrcode.DiskFull:
+		return "make room on the disk of the database; nothing that was committed is lost"
 	case pgerrcode.TooManyConnections:
 		return "the server has no connection left: stop some clients or raise max_connections"
 	}

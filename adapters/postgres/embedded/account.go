@@ -127,9 +127,9 @@ func (a account) canEnter(info os.FileInfo) bool {
 	}
 }
 
-// ownerOf returns the uid that owns path, without following a symbolic link.
+// ownerOf returns the uid that owns path, or what it links to.
 func ownerOf(path string) (int, error) {
-	info, err := os.Lstat(path)
+	info, err := os.Stat(path)
 	if err != nil {
 		return 0, err
 	}

@@ -7,9 +7,9 @@ import (
 	"fmt"
 	"io"
 	"os"
-	"path/filepath"
 	"time"
 
+	"github.com/jackc/pgx/v5/pgconn"
 	"golang.org/x/sys/unix"
 )
 
@@ -74,11 +74,12 @@ func (l layout) share(ctx context.Context, o Options) (serverState, error) {
 		}
 		state, ended, err := l.waitAnswer(ctx)
 		if err != nil {
-			return state, &Error{
-				Op:   "wait for Postgres in " + quote(l.root),
-				Err:  err,
-				Hint: "it may still be recovering from a crash: read " + filepath.Join(l.root, "pg*.log") + " and try again",
+			hint := "it may still be recovering from a crash: read {log} and try again"
+			if refusal, ok := errors.AsType[*pgconn.PgError](err); ok {
+				err = errors.New(refusal.Message)
+				hint = "read {log}"
 			}
+			return state, &Error{Op: "wait for Postgres in " + quote(l.root), Err: err, Hint: l.hintFor(err.Error(), state.Major, "", hint)}
 		}
 		if !ended {
 			return state, o.accepts(state)
@@ -145,11 +146,12 @@ func (l layout) prepare(ctx context.Context, o Options) (Binaries, account, erro
 		return b, who, err
 	}
 	if major == 0 {
+		o.Notice(fmt.Sprintf("Creating a new, empty cluster of Postgres %d in %s.", b.Major, l.root))
 		return b, who, l.createCluster(ctx, b, who, o.UnsafeNoFsync)
 	}
-	version, err := clusterVersion(l.cluster(major))
+	version, err := l.clusterVersion(l.cluster(major))
 	if err != nil {
-		return b, who, l.explain("read the version of the cluster", err)
+		return b, who, err
 	}
 	if version != b.Major {
 		return b, who, mismatch(o, version, []string{fmt.Sprintf("%d in %s", b.Major, b.Dir)})

@@ -9,7 +9,6 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"strconv"
 	"strings"
 	"time"
 )
@@ -43,7 +42,7 @@ const identMap = "jobledger"
 
 // createCluster makes the cluster under a temporary name and renames it, so that one with the final name is complete.
 // The caller holds start.lock.
-func (l layout) createCluster(ctx context.Context, b Binaries, a account, noFsync bool) error {
+func (l layout) createCluster(ctx context.Context, b Binaries, a account, noFsync bool) (err error) {
 	ctx, cancel := context.WithTimeoutCause(ctx, initTimeout, fmt.Errorf("no end within %s", initTimeout))
 	defer cancel()
 	// What a killed process left behind is nobody's now.
@@ -62,6 +61,11 @@ func (l layout) createCluster(ctx context.Context, b Binaries, a account, noFsyn
 	if err := l.writePassword(b.Major, a); err != nil {
 		return l.explain("write the password", err)
 	}
+	defer func() {
+		if err != nil {
+			os.Remove(l.password(b.Major))
+		}
+	}()
 	if err := l.runInitdb(ctx, b, a, work, noFsync); err != nil {
 		return err
 	}
@@ -99,11 +103,9 @@ func (l layout) runInitdb(ctx context.Context, b Binaries, a account, work strin
 	case errors.Is(err, os.ErrPermission):
 		return l.unreachable(b, a, work, err)
 	default:
-		return &Error{
-			Op:   "run initdb in " + quote(l.root),
-			Err:  fmt.Errorf("%w: %s", err, lastLine(out.Bytes())),
-			Hint: "see that the disk has room and that user " + a.name + " may write there, or choose another --data-dir",
-		}
+		complaint := complaintOf(out.Bytes())
+		hint := "see that the disk has room and that user {user} may write there, or choose another --data-dir"
+		return &Error{Op: "run initdb in " + quote(l.root), Err: fmt.Errorf("%w: %s", err, complaint), Hint: l.hintFor(complaint, b.Major, a.name, hint)}
 	}
 }
 
@@ -169,19 +171,4 @@ func syncFolder(dir string) error {
 	}
 	defer folder.Close()
 	return folder.Sync()
-}
-
-// clusterVersion reads the major version that a cluster says it is of.
-func clusterVersion(cluster string) (int, error) {
-	body, err := os.ReadFile(filepath.Join(cluster, "PG_VERSION"))
-	if err != nil {
-		return 0, err
-	}
-	return strconv.Atoi(strings.TrimSpace(string(body)))
-}
-
-// lastLine returns the last line of a program's output that isn't empty, which is where programs say what went wrong.
-func lastLine(out []byte) string {
-	lines := strings.Split(strings.TrimSpace(string(out)), "\n")
-	return strings.TrimSpace(lines[len(lines)-1])
 }

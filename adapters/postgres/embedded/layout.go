@@ -118,17 +118,9 @@ func (l layout) give(path string) error {
 	return os.Lchown(path, owner, -1)
 }
 
-// explain makes an Error of what went wrong with a file of the data directory, with a hint that fits.
-func (l layout) explain(op string, err error) error {
-	hint := "check the data directory " + quote(l.root) + ", or choose another one with --data-dir"
-	if errors.Is(err, os.ErrPermission) {
-		hint = "run as the user that owns " + quote(l.root) + ", or choose another folder with --data-dir"
-	}
-	return &Error{Op: op, Err: err, Hint: hint}
-}
-
 // major returns the major version of the cluster in the data directory, 0 if there is none yet. After an upgrade by
-// hand there may be several; the newest counts.
+// hand there may be several; the newest counts. A cluster may be a symbolic link to another disk. One that was there before
+// and is gone is an error: an empty or an older one in its place would look like lost data.
 func (l layout) major() (int, error) {
 	entries, err := os.ReadDir(l.root)
 	if errors.Is(err, os.ErrNotExist) {
@@ -137,11 +129,35 @@ func (l layout) major() (int, error) {
 	if err != nil {
 		return 0, l.explain("read data directory", err)
 	}
-	newest := 0
+	newest, logged := 0, 0
 	for _, entry := range entries {
-		number, isCluster := strings.CutPrefix(entry.Name(), "pg")
-		if major, err := strconv.Atoi(number); isCluster && err == nil && entry.IsDir() {
+		name, isPostgres := strings.CutPrefix(entry.Name(), "pg")
+		number, isLog := strings.CutSuffix(name, ".log")
+		major, err := strconv.Atoi(number)
+		switch {
+		case !isPostgres || err != nil:
+		case isLog:
+			logged = max(logged, major) // written by a server, so its cluster was complete
+		default:
+			info, err := os.Stat(l.cluster(major))
+			if target, linkErr := os.Readlink(l.cluster(major)); err != nil && linkErr == nil {
+				err = fmt.Errorf("it is a link to %s, which is not there", target)
+			}
+			if err != nil {
+				return 0, l.damaged(l.cluster(major), err)
+			}
+			if !info.IsDir() {
+				return 0, l.damaged(l.cluster(major), errors.New("it is not a folder"))
+			}
 			newest = max(newest, major)
+		}
+	}
+	if logged > newest {
+		cluster := l.cluster(logged)
+		return 0, &Error{
+			Op:   "open data directory " + quote(l.root),
+			Err:  fmt.Errorf("its cluster %s is gone; the log of its server is still there", filepath.Base(cluster)),
+			Hint: "put " + cluster + " back, or mount its disk; if you have removed it on purpose, remove " + l.serverLog(logged) + ", too",
 		}
 	}
 	return newest, nil
@@ -167,6 +183,9 @@ func makeFolders(dir string, mode os.FileMode) error {
 			return fmt.Errorf("%s is not a folder", dir)
 		}
 		return nil
+	}
+	if target, err := os.Readlink(dir); err == nil {
+		return fmt.Errorf("%s is a link to %s, which is not there: is its disk mounted?", dir, target)
 	}
 	if parent := filepath.Dir(dir); parent != dir {
 		if err := makeFolders(parent, mode); err != nil {

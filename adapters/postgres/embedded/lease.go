@@ -3,7 +3,6 @@ package embedded
 import (
 	"context"
 	"errors"
-	"fmt"
 	"net"
 	"net/url"
 	"os"
@@ -94,9 +93,20 @@ func answers(ctx context.Context, address string) (bool, error) {
 
 // createDatabase creates our database in a new cluster.
 func (pm *postmaster) createDatabase(ctx context.Context) error {
+	err := pm.ensureDatabase(ctx)
+	if err == nil {
+		return nil
+	}
+	if refusal, ok := errors.AsType[*pgconn.PgError](err); ok {
+		err = errors.New(refusal.Message) // the rest is how we connected, which nobody has asked for
+	}
+	return pm.failed("open the database", err)
+}
+
+func (pm *postmaster) ensureDatabase(ctx context.Context) error {
 	conn, err := pgx.Connect(ctx, pm.state(false).url("postgres"))
 	if err != nil {
-		return fmt.Errorf("connect to the new server: %w", err)
+		return err
 	}
 	defer conn.Close(ctx)
 	var exists bool

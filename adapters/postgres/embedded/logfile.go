@@ -1,10 +1,8 @@
 package embedded
 
 import (
-	"bytes"
 	"io"
 	"os"
-	"strings"
 
 	"golang.org/x/sys/unix"
 )
@@ -60,35 +58,4 @@ func logSize(log *os.File) int64 {
 		return 0
 	}
 	return info.Size()
-}
-
-// logReason returns why the server ended, from what it has logged since begin: the last FATAL or PANIC line, and the
-// HINT after it; else the last line.
-func logReason(path string, begin int64) string {
-	file, err := os.Open(path)
-	if err != nil {
-		return "its log cannot be read"
-	}
-	defer file.Close()
-	body, err := io.ReadAll(io.NewSectionReader(file, begin, 64<<10))
-	if err != nil || len(bytes.TrimSpace(body)) == 0 {
-		return "it logged nothing"
-	}
-	reason := ""
-	for line := range strings.Lines(string(body)) {
-		for _, word := range []string{"FATAL:", "PANIC:", "HINT:", "DETAIL:"} {
-			_, text, found := strings.Cut(line, word)
-			switch {
-			case !found:
-			case word == "HINT:" || word == "DETAIL:":
-				reason += "; " + strings.TrimSpace(text)
-			default:
-				reason = strings.TrimSpace(text)
-			}
-		}
-	}
-	if reason == "" {
-		return lastLine(body)
-	}
-	return reason
 }

@@ -189,8 +189,7 @@ func (ln launch) prepareSocketDir() (string, error) {
 	if err != nil {
 		return "", ln.layout.explain("look at folder "+quote(dir), err)
 	}
-	owner, err := ownerOf(dir)
-	if err != nil || !info.IsDir() || owner != ln.account.uid || info.Mode().Perm() != 0o700 {
+	if owner, ok := info.Sys().(*syscall.Stat_t); !ok || !info.IsDir() || int(owner.Uid) != ln.account.uid || info.Mode().Perm() != 0o700 {
 		return "", &Error{
 			Op:   "use folder " + quote(dir) + " for the socket",
 			Err:  fmt.Errorf("it is not a folder of user %s with mode 0700", ln.account.name),
@@ -206,16 +205,32 @@ func (pm *postmaster) waitReady(ctx context.Context, log string, begin int64) er
 	err := poll(ctx, readyPoll, func() (bool, error) {
 		select {
 		case <-pm.exited:
-			return false, errors.New("it ended: " + logReason(log, begin))
+			return false, pm.ended(log, begin)
 		default:
 		}
 		file, err := readPIDFile(cluster)
 		return err == nil && file.pid == pm.process.Pid && file.ready, nil
 	})
 	if err != nil {
-		return &Error{Op: "start Postgres in " + quote(pm.launch.layout.root), Err: err, Hint: "read " + log}
+		return pm.failed("start Postgres", err)
 	}
 	return nil
+}
+
+// ended says why a server that was to start has ended.
+func (pm *postmaster) ended(log string, begin int64) error {
+	if exit, ok := errors.AsType[*exec.ExitError](pm.err); ok {
+		if status, ok := exit.Sys().(syscall.WaitStatus); ok && status.Signaled() {
+			return fmt.Errorf("it was ended from outside (%s)", exit)
+		}
+	}
+	return errors.New("it ended: " + logReason(log, begin))
+}
+
+// failed makes an Error of what Postgres has said.
+func (pm *postmaster) failed(op string, err error) error {
+	l, major := pm.launch.layout, pm.launch.binaries.Major
+	return &Error{Op: op + " in " + quote(l.root), Err: err, Hint: l.hintFor(err.Error(), major, pm.launch.account.name, "read {log}")}
 }
 
 // stop ends the server, gently at first: fast shutdown, then without a checkpoint, then by SIGKILL.

@@ -127,14 +127,6 @@ func TestRefusals(t *testing.T) {
 		refused(t, err, "cannot enter folder", "chmod o+x "+parent)
 	})
 
-	t.Run("somebody_elses_data_directory", func(t *testing.T) {
-		if os.Geteuid() == 0 {
-			t.Skip("root may use all")
-		}
-		_, err := Acquire(bounded(t), testOptions("/root/jobledger"))
-		refused(t, err, "permission denied", "--data-dir")
-	})
-
 	t.Run("a_server_with_other_terms", func(t *testing.T) {
 		acquire(t, testOptions(dir))
 		_, err := Acquire(bounded(t), Options{DataDir: dir})

@@ -25,12 +25,14 @@ func TestStale(t *testing.T) {
 		t.Fatal(err)
 	}
 
-	for _, c := range []struct {
-		name string
-		pid  int
-	}{
-		{"a_process_id_that_nobody_has", 1 << 22},
-		{"a_process_id_that_another_program_has", os.Getpid()},
+	body := func(pid int) string {
+		return fmt.Sprintf("%d\n%s\n1\n%d\n%s\n\n", pid, cluster, socketPort, lease.state.SocketDir)
+	}
+	for _, c := range []struct{ name, body string }{
+		{"a_process_id_that_nobody_has", body(1 << 22)},
+		{"a_process_id_that_another_program_has", body(os.Getpid())},
+		{"no_process_id", ""}, // the disk was full
+		{"garbage_as_process_id", "what?\n"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			leave := func(path, body string) {
@@ -41,11 +43,10 @@ func TestStale(t *testing.T) {
 					t.Fatal(err)
 				}
 			}
-			body := fmt.Sprintf("%d\n%s\n1\n%d\n%s\n\n", c.pid, cluster, socketPort, lease.state.SocketDir)
-			leave(filepath.Join(cluster, "postmaster.pid"), body)
+			leave(filepath.Join(cluster, "postmaster.pid"), c.body)
 			socket := socketFile(lease.state.SocketDir, socketPort)
 			leave(socket, "")
-			leave(socket+".lock", body)
+			leave(socket+".lock", c.body)
 			again := acquire(t, testOptions(dir))
 			again.Close()
 			waitGone(t, dir)
