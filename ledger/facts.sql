@@ -1,7 +1,7 @@
 -- Facts are the small unchanging extras of a job, one JSON object: labels, correlation id, traceparent.
 
--- check_facts refuses the first facts that hold anything else, with the rules of the Go API. Nearly
--- all facts are short and without escapes: those are told by one pattern.
+-- check_facts refuses the first facts that hold anything else, with the rules of the Go API. Which of
+-- them are plain is told for all at once; the rest is gone through one by one.
 CREATE OR REPLACE FUNCTION check_facts(facts text[]) RETURNS void
 LANGUAGE plpgsql
 SET search_path FROM CURRENT
@@ -12,14 +12,30 @@ DECLARE
     v_index integer;
     e       record;
 BEGIN
-    SELECT array_agg(u.ord ORDER BY u.ord) INTO v_odd
-    FROM unnest(check_facts.facts) WITH ORDINALITY AS u (f, ord)
-    WHERE NOT is_plain_facts(u.f);
-    IF v_odd IS NULL THEN
+    IF check_facts.facts IS NULL OR array_remove(check_facts.facts, NULL) = '{}' THEN
         RETURN;
     END IF;
     PERFORM check_text('facts', check_facts.facts, 4096, false);
     PERFORM check_json('facts', check_facts.facts);
+    -- Plain: without escapes, so that the length of a string is that of its spelling, less the quotes.
+    -- Written here and not in a function, which would cost three times as much.
+    SELECT array_agg(u.ord ORDER BY u.ord) INTO v_odd
+    FROM unnest(check_facts.facts) WITH ORDINALITY AS u (f, ord)
+    WHERE CASE
+        WHEN u.f ~ '[\\\x7f-\x9f]' OR json_typeof(u.f::json) <> 'object' THEN true
+        ELSE EXISTS (
+            SELECT FROM json_each(u.f::json) x
+            WHERE CASE
+                WHEN x.key = 'labels' THEN json_typeof(x.value) <> 'object' OR (
+                    SELECT count(*) > 16 OR bool_or(
+                        NOT is_name(l.key) OR json_typeof(l.value) <> 'string' OR octet_length(l.value::text) NOT BETWEEN 3 AND 257)
+                    FROM json_each(CASE json_typeof(x.value) WHEN 'object' THEN x.value END) l)
+                WHEN x.key IN ('correlation_id', 'traceparent') THEN
+                    json_typeof(x.value) <> 'string' OR octet_length(x.value::text) NOT BETWEEN 3 AND 257
+                ELSE true END) END;
+    IF v_odd IS NULL THEN
+        RETURN;
+    END IF;
     FOREACH v_index IN ARRAY v_odd LOOP
         v_facts := check_facts.facts[v_index]::json;
         IF json_typeof(v_facts) <> 'object' THEN
@@ -37,15 +53,6 @@ BEGIN
         END LOOP;
     END LOOP;
 END
-$$;
-
--- is_plain_facts: as the Go library spells them, of 255 bytes at most, with 16 strings at most.
-CREATE OR REPLACE FUNCTION is_plain_facts(f text) RETURNS boolean
-LANGUAGE sql IMMUTABLE PARALLEL SAFE
-AS $$
-    SELECT octet_length(f) <= 255
-        AND octet_length(f) - octet_length(replace(f, '":"', '""')) <= 16
-        AND f ~ '^\{("labels":\{("[A-Za-z0-9._:/-]+":"[^"\\\x01-\x1f\x7f-\x9f]+"(,(?=")|(?=\})))+\}(,(?=")|(?=\}$)))?("correlation_id":"[^"\\\x01-\x1f\x7f-\x9f]+"(,(?=")|(?=\}$)))?("traceparent":"[^"\\\x01-\x1f\x7f-\x9f]+")?\}$'
 $$;
 
 -- check_labels refuses labels that are no object of at most 16 named strings.
