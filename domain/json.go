@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"regexp"
+	"strconv"
 	"strings"
 	"unicode/utf8"
 )
@@ -48,7 +49,7 @@ func CheckJSON(field string, text []byte) error {
 }
 
 func refuseJSON(field string, text []byte, at int, want string) error {
-	return &FieldError{Field: field, Value: fmt.Sprintf("%s (at byte %d)", excerpt(text, at), at), Want: want}
+	return &FieldError{Field: field, Value: Described(fmt.Sprintf("%s (at byte %d)", excerpt(text, at), at)), Want: want}
 }
 
 // NotUTF8 is the error about a value that is no UTF-8 and that encoding/json has made text of: it writes
@@ -211,8 +212,17 @@ func syntaxErrorAt(text []byte) int {
 	return len(text)
 }
 
-// excerpt shows a little of text around a byte offset.
+// excerpt shows a little of text around a byte offset. It has quotation marks enough of its own, so what is not printable is
+// escaped here.
 func excerpt(text []byte, at int) string {
 	from, to := max(0, at-20), min(len(text), at+20)
-	return strings.ToValidUTF8(string(text[min(from, to):to]), "\uFFFD")
+	var b strings.Builder
+	for _, r := range strings.ToValidUTF8(string(text[min(from, to):to]), "\uFFFD") {
+		if strconv.IsPrint(r) {
+			b.WriteRune(r)
+		} else {
+			b.WriteString(strings.Trim(strconv.QuoteRuneToASCII(r), "'"))
+		}
+	}
+	return b.String()
 }

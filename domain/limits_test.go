@@ -103,7 +103,7 @@ func TestCheckJSON(t *testing.T) {
 	} {
 		err := domain.CheckJSON("args", []byte(text))
 		f, is := errors.AsType[*domain.FieldError](err)
-		if is != (c.at != "") || is && (f.Field != c.field || !strings.Contains(f.Value.(string), "("+"at "+c.at+")")) {
+		if is != (c.at != "") || is && (f.Field != c.field || !strings.Contains(string(f.Value.(domain.Described)), "("+"at "+c.at+")")) {
 			t.Errorf("%.60q: %v, want %+v", text, err, c)
 		}
 	}

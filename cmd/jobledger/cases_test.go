@@ -139,6 +139,10 @@ func TestCase18_NULInOutputs(t *testing.T) {
 			if err := json.Unmarshal([]byte(programs.stdout), &j); err != nil || string(j.Result) != c.result || !strings.Contains(j.Error, c.says) {
 				t.Errorf("job show --json prints %q: %v", programs.stdout, err)
 			}
+			altered := strings.Contains(c.result+c.says, mark) || strings.Contains(c.result, `\ufffd`)
+			if j.ResultAltered != (altered && c.says == "") || j.ErrorAltered != (altered && c.says != "") || strings.Contains(shown.stdout, "(altered: ") != altered {
+				t.Errorf("altered: %t, but %s%s", altered, shown.stdout, programs.stdout)
+			}
 		})
 	}
 	b.verified(t)

@@ -248,16 +248,7 @@ func asFlags(err error) error {
 	if known, ok := flagNames[name]; ok {
 		name = known
 	}
-	return renamed(field, name)
-}
-
-// renamed is a refusal under another name of its field. A piece of JSON has quotation marks enough.
-func renamed(field *domain.FieldError, name string) error {
-	value := field.Value
-	if piece, ok := value.(string); ok && strings.HasPrefix(field.Field, "args") {
-		value = domain.Described(piece)
-	}
-	return &domain.FieldError{Index: field.Index, Field: name, Value: value, Want: field.Want}
+	return &domain.FieldError{Index: field.Index, Field: name, Value: field.Value, Want: field.Want}
 }
 
 // flagNames are the flags of the ledger's fields.

@@ -152,5 +152,5 @@ func asLine(err error) error {
 	case "delay":
 		name = "in"
 	}
-	return renamed(field, name)
+	return &domain.FieldError{Index: field.Index, Field: name, Value: field.Value, Want: field.Want}
 }

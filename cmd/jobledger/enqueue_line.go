@@ -76,7 +76,7 @@ func parseLine(line []byte) (ledger.EnqueueParams, error) {
 		seen[name] = true
 		for _, f := range lineFields {
 			if f.name == name {
-				return cmp.Or(checkText(name, raw), refusedValue(name, raw, f.read(&p, raw)))
+				return cmp.Or(domain.CheckJSON(name, raw), refusedValue(name, raw, f.read(&p, raw)))
 			}
 		}
 		return unknownField(name)
@@ -118,15 +118,6 @@ func checkLine(line []byte) error {
 		return &lineProblem{text: fmt.Sprintf("got more behind the object: %s", excerpt(text[len(object):]))}
 	}
 	return nil
-}
-
-// checkText tests that all text in the value of a field can be stored and given back.
-func checkText(name string, raw json.RawMessage) error {
-	err := domain.CheckJSON(name, raw)
-	if field, ok := errors.AsType[*domain.FieldError](err); ok {
-		field.Value = domain.Described(fmt.Sprint(field.Value))
-	}
-	return err
 }
 
 // refusedValue names the field whose value was refused because of want, nil where it was not.

@@ -62,6 +62,22 @@ func TestHostileFlags(t *testing.T) {
 	}
 }
 
+// TestWhatPostgresSays: a person is told it without its code, which programs get in a field of its own.
+func TestWhatPostgresSays(t *testing.T) {
+	t.Parallel()
+	b := newBench(t)
+	elsewhere := strings.Replace(b.db.URL, b.db.Name, "no_such", 1)
+	got := b.run(t, "", "jobs", "list", "--database-url", elsewhere)
+	if got.code != exitFailed || !strings.HasSuffix(got.stderr, `: database "no_such" does not exist`+"\nhint: create it: createdb no_such\n") || strings.Contains(got.stderr, "SQLSTATE") {
+		t.Errorf("exit code %d, %s", got.code, got.stderr)
+	}
+	got = b.run(t, "", "jobs", "list", "--database-url", elsewhere, "--json")
+	var told errorJSON
+	if err := json.Unmarshal([]byte(got.stderr), &told); err != nil || told.SQLState != "3D000" || strings.Contains(told.Error, "SQLSTATE") {
+		t.Errorf("%s: %v", got.stderr, err)
+	}
+}
+
 // harmless calls the program for a person and for a program.
 func harmless(t *testing.T, b *bench, args []string) {
 	t.Helper()
