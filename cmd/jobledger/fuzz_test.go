@@ -43,39 +43,58 @@ func FuzzEnqueueLine(f *testing.F) {
 		`{"kind":"a","in":"90m","restart_limit":4}`, `{"kind":"a","args":"\u0000"}`, `{"kind":"\ud83d\ude00","k\u0069nd":"b"}`, "{\"kind\":\"a\",\"key\":\"\xff\"}",
 		`{"kind":"a","key":"\\u0000"}`, `[1]`, `{"kind":"a"} x`, "\ufeff{}", "\x1f\x8b", `{"kind":null}`, `{"kind":"a","priority":1.5}`, `{"kind":"a","labels":{"a":1}}`,
 	} {
-		f.Add([]byte(line))
+		f.Add([]byte(line), uint8(0), "")
 	}
-	f.Fuzz(func(t *testing.T, line []byte) {
-		if len(bytes.TrimSpace(line)) == 0 || len(line) > maxLine {
-			return
-		}
-		p, err := parseLine(line)
+	for i, value := range []string{"a", "[1.0]", "slow", "-5", "2030-01-02T15:04:05Z", "90s", "2h", "3", "4", "fail", `{"a":"b"}`, "k\\u0000", "0s", "ü"} {
+		f.Add([]byte("{}"), uint8(i), value)
+	}
+	f.Fuzz(func(t *testing.T, line []byte, field uint8, value string) {
+		readLine(t, line)
+		// A value of a field by itself: chance alone rarely writes a whole line.
+		name := lineFields[int(field)%len(lineFields)].name
+		quoted, err := json.Marshal(value)
 		if err != nil {
-			calm(t, (&fileEnqueuer{app: &app{}, name: "jobs.jsonl"}).culprit(asLine(err)))
-			return
+			t.Fatal(err)
 		}
-		var same struct {
-			Kind          string            `json:"kind"`
-			Args          json.RawMessage   `json:"args"`
-			Tag           string            `json:"tag"`
-			Priority      int               `json:"priority"`
-			Key           string            `json:"key"`
-			Labels        map[string]string `json:"labels"`
-			CorrelationID string            `json:"correlation_id"`
-		}
-		if err := json.Unmarshal(line, &same); err != nil || !utf8.Valid(line) {
-			t.Fatalf("accepted, but %v", err)
-		}
-		args, _ := p.Args.(json.RawMessage)
-		if p.Kind != same.Kind || !bytes.Equal(args, same.Args) || p.Tag != same.Tag || p.Priority != same.Priority || p.Key != same.Key ||
-			!maps.Equal(p.Labels, same.Labels) || p.CorrelationID != same.CorrelationID {
-			t.Errorf("read as %+v, want %+v", p, same)
-		}
-		again, err := parseLine(lineOf(t, p))
-		if err != nil || !reflect.DeepEqual(normal(p), normal(again)) {
-			t.Errorf("written as %s, it is read as %+v (%v), want %+v", lineOf(t, p), again, err, p)
+		for _, value := range []string{value, string(quoted)} {
+			readLine(t, fmt.Appendf(nil, `{"kind":"a",%q:%s}`, name, value))
+			readLine(t, fmt.Appendf(nil, `{%q:%s,"kind":"a","key":"k"}`, name, value))
 		}
 	})
+}
+
+// readLine reads a line of a file, holds what it says against encoding/json, and reads it once more as we would write it.
+func readLine(t *testing.T, line []byte) {
+	t.Helper()
+	if len(bytes.TrimSpace(line)) == 0 || len(line) > maxLine {
+		return
+	}
+	p, err := parseLine(line)
+	if err != nil {
+		calm(t, (&fileEnqueuer{app: &app{}, name: "jobs.jsonl"}).culprit(asLine(err)))
+		return
+	}
+	var same struct {
+		Kind          string            `json:"kind"`
+		Args          json.RawMessage   `json:"args"`
+		Tag           string            `json:"tag"`
+		Priority      int               `json:"priority"`
+		Key           string            `json:"key"`
+		Labels        map[string]string `json:"labels"`
+		CorrelationID string            `json:"correlation_id"`
+	}
+	if err := json.Unmarshal(line, &same); err != nil || !utf8.Valid(line) {
+		t.Fatalf("accepted, but %v", err)
+	}
+	args, _ := p.Args.(json.RawMessage)
+	if p.Kind != same.Kind || !bytes.Equal(args, same.Args) || p.Tag != same.Tag || p.Priority != same.Priority || p.Key != same.Key ||
+		!maps.Equal(p.Labels, same.Labels) || p.CorrelationID != same.CorrelationID {
+		t.Errorf("read as %+v, want %+v", p, same)
+	}
+	again, err := parseLine(lineOf(t, p))
+	if err != nil || !reflect.DeepEqual(normal(p), normal(again)) {
+		t.Errorf("written as %s, it is read as %+v (%v), want %+v", lineOf(t, p), again, err, p)
+	}
 }
 
 // lineOf writes a job as a line.

@@ -130,7 +130,11 @@ func (a *app) printWaited(job projections.Job) error {
 			return err
 		}
 	} else if job.Outcome == domain.Success && job.Result != nil {
-		if _, err := fmt.Fprintf(a.stdout, "%s\n", job.Result); err != nil {
+		result := []byte(job.Result)
+		if isTerminal(a.stdout) {
+			result = inertJSON(result)
+		}
+		if _, err := fmt.Fprintf(a.stdout, "%s\n", result); err != nil {
 			return err
 		}
 	}

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"bytes"
 	"encoding/hex"
 	"encoding/json"
 	"io"
@@ -306,8 +307,18 @@ type versionJSON struct {
 	Functions int    `json:"functions"`
 }
 
-// print writes a result in the form that was asked for.
-func (a *app) printJSON(v any) error { return printJSON(a.stdout, v) }
+// printJSON writes a result in JSON; what a person's terminal would obey in it is escaped.
+func (a *app) printJSON(v any) error {
+	if !isTerminal(a.stdout) {
+		return printJSON(a.stdout, v)
+	}
+	var b bytes.Buffer
+	if err := printJSON(&b, v); err != nil {
+		return err
+	}
+	_, err := a.stdout.Write(inertJSON(b.Bytes()))
+	return err
+}
 
 // printJSON writes v on a line of its own. Bodies lose their white space and keep everything else.
 func printJSON(w io.Writer, v any) error {

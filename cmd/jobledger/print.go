@@ -9,6 +9,7 @@ import (
 	"text/tabwriter"
 	"time"
 	"unicode"
+	"unicode/utf16"
 	"unicode/utf8"
 
 	"github.com/schollz/progressbar/v3"
@@ -44,6 +45,25 @@ func needsEscape(s string) bool {
 		}
 	}
 	return false
+}
+
+// inertJSON is inert for JSON, which stays JSON that says the same. What is not printable stands in strings, or is white
+// space.
+func inertJSON(text []byte) []byte {
+	var out []byte
+	for _, r := range string(text) {
+		switch {
+		case r == '\n' || unicode.IsPrint(r):
+			out = utf8.AppendRune(out, r)
+		case r == '\t' || r == '\r':
+			out = append(out, ' ')
+		default:
+			for _, unit := range utf16.Encode([]rune{r}) {
+				out = fmt.Appendf(out, `\u%04x`, unit)
+			}
+		}
+	}
+	return out
 }
 
 // block shows text of several lines, each indented, so that none of them can pass for a line of ours.

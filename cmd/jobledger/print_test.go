@@ -2,6 +2,9 @@ package main
 
 import (
 	"bytes"
+	"encoding/json"
+	"errors"
+	"reflect"
 	"testing"
 	"time"
 )
@@ -26,6 +29,21 @@ func TestInert(t *testing.T) {
 	} {
 		if got := inert(in); got != want {
 			t.Errorf("%q is shown as %q, want %q", in, got, want)
+		}
+	}
+}
+
+func TestInertJSON(t *testing.T) {
+	t.Parallel()
+	for in, want := range map[string]string{
+		`{"a": [1.10, "ü 🎉"]}`:                 `{"a": [1.10, "ü 🎉"]}`,
+		"[\"\u009b31m\u202etxt\x7f\",\r\t\n1]": `["\u009b31m\u202etxt\u007f",  ` + "\n1]",
+		"\"\U000e0041\"":                       `"\udb40\udc41"`,
+	} {
+		got := inertJSON([]byte(in))
+		var was, is any
+		if err := errors.Join(json.Unmarshal([]byte(in), &was), json.Unmarshal(got, &is)); string(got) != want || err != nil || !reflect.DeepEqual(was, is) {
+			t.Errorf("%q is shown as %q (%v), want %q", in, got, err, want)
 		}
 	}
 }

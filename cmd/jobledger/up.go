@@ -67,10 +67,10 @@ func (a *app) printUp(s *session) error {
 		return a.printJSON(out)
 	}
 	if !a.private() {
-		_, err := fmt.Fprintf(a.stdout, "the reaper runs on schema %s; stop it with ^C\n", a.schema)
+		_, err := fmt.Fprintf(a.stdout, "the reaper runs on schema %s; stop it with ^C\n", inert(a.schema))
 		return err
 	}
-	_, err := fmt.Fprintf(a.stdout, "%s\nPostgres %d and the reaper run, schema %s; stop them with ^C\n", s.url, s.lease.Major(), a.schema)
+	_, err := fmt.Fprintf(a.stdout, "%s\nPostgres %d and the reaper run, schema %s; stop them with ^C\n", s.url, s.lease.Major(), inert(a.schema))
 	return err
 }
 
