@@ -48,6 +48,7 @@ bench: ## rates of enqueue, claim and complete on this machine
 soak: ## the long runs: 2,000 model sequences, 50 kills of Postgres and 200 of workers, fuzzing, and more; about half an hour
 	JOBLEDGER_MODEL_SEQUENCES=2000 $(GO) test -v -timeout 90m -run 'Model' ./ledger/...
 	JOBLEDGER_CHAOS_KILLS=50 $(GO) test -v -timeout 60m -run 'TestChaos$$' ./ledger/worker
+	JOBLEDGER_SHUTDOWN_ROUNDS=20 $(GO) test -v -timeout 60m -run 'TestCase58' ./cmd/jobledger
 	$(MAKE) fuzz
 
 fuzz: ## each fuzz target for FUZZ_TIME (2m); what fails is kept under testdata/fuzz of its package
@@ -57,4 +58,3 @@ fuzz: ## each fuzz target for FUZZ_TIME (2m); what fails is kept under testdata/
 	$(GO) test -run '^$$' -fuzz '^FuzzEnqueueLine$$' -fuzztime $(FUZZ_TIME) ./cmd/jobledger
 	$(GO) test -run '^$$' -fuzz '^FuzzEnqueueFile$$' -fuzztime $(FUZZ_TIME) ./cmd/jobledger
 	$(GO) test -run '^$$' -fuzz '^FuzzEnqueueFlags$$' -fuzztime $(FUZZ_TIME) ./cmd/jobledger
-	JOBLEDGER_SHUTDOWN_ROUNDS=20 $(GO) test -v -timeout 60m -run 'TestCase58' ./cmd/jobledger

@@ -153,7 +153,7 @@ func parseBytes(flag, s string) (int64, error) {
 	n, err := strconv.ParseFloat(number, 64)
 	unit, known := byteUnits[strings.ToUpper(strings.TrimSpace(s[len(number):]))]
 	if err != nil || !known || !(n*unit >= 1) || n*unit > math.MaxInt64/2 {
-		return 0, wrongUse("write it as 512MiB, 2GiB or a number of bytes", "%s: got %q", flag, s)
+		return 0, &domain.FieldError{Field: flag, Value: s, Want: "a number of bytes such as 512MiB"}
 	}
 	return int64(n * unit), nil
 }

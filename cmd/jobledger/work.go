@@ -121,7 +121,8 @@ func parseExec(pairs []string) (map[string]string, error) {
 }
 
 // config fits the worker's times together. A command that has lost its lease must be gone before the lease ends, so the
-// margin is longer than the grace by what a busy machine needs to kill it; and a worker that stops waits longer for its handlers than they for their commands.
+// margin is longer than the grace by what a busy machine needs to kill it; and a worker that stops waits longer for its
+// handlers than they for their commands.
 func (f *workFlags) config(cmd *cobra.Command) (worker.Config, error) {
 	if err := notEmpty(cmd, "name"); err != nil {
 		return worker.Config{}, err
@@ -175,9 +176,7 @@ func (a *app) work(ctx context.Context, s *session, config worker.Config, x *com
 		return asFlags(err)
 	}
 	x.worker = w.Name()
-	if err := x.ready(ctx); err != nil {
-		return err
-	}
+	x.ready(ctx)
 	for kind, command := range commands {
 		worker.Handle(w, kind, x.handler(command))
 	}

@@ -59,7 +59,7 @@ func (f *workFlags) runner(cmd *cobra.Command) (*commandRunner, error) {
 			return nil, err
 		}
 		if x.memory < 1<<20 {
-			return nil, wrongUse("give it 1MiB at least", "--memory: got %s", f.memory)
+			return nil, &domain.FieldError{Field: "--memory", Value: f.memory, Want: "1MiB at least"}
 		}
 	}
 	return x, nil
@@ -67,22 +67,26 @@ func (f *workFlags) runner(cmd *cobra.Command) (*commandRunner, error) {
 
 // ready looks for what holds commands together, and kills what is left of those whose worker was killed together with
 // their keepers: none of it may be there when their jobs run again.
-func (x *commandRunner) ready(ctx context.Context) error {
+func (x *commandRunner) ready(ctx context.Context) {
 	if x.cgroups {
 		x.within = executor.Detect(x.memory > 0)
 	}
 	if x.memory > 0 && !x.within.Memory {
 		x.log.LogAttrs(ctx, slog.LevelInfo, "no cgroup can limit memory here: --memory limits the address space of each process of a command")
 	}
-	return x.sweep(ctx)
+	x.sweep(ctx)
 }
 
-func (x *commandRunner) sweep(ctx context.Context) error {
+// sweep goes on where something cannot be killed: a process that hangs in the kernel must not stop all other jobs.
+func (x *commandRunner) sweep(ctx context.Context) {
 	n, err := x.within.Sweep()
+	if err != nil {
+		x.log.LogAttrs(ctx, slog.LevelError, "something is left of commands whose worker was killed", slog.Any("error", err))
+		return
+	}
 	if n > 0 {
 		x.log.LogAttrs(ctx, slog.LevelWarn, "killed what was left of commands whose worker was killed", slog.Int("processes", n))
 	}
-	return err
 }
 
 // handler runs command for each job of one kind.
@@ -92,9 +96,7 @@ func (x *commandRunner) handler(command string) func(context.Context, worker.Job
 		defer x.running.Done()
 		if job.Restarts > 0 {
 			// Its last run may have been here, and have left something.
-			if err := x.sweep(ctx); err != nil {
-				return nil, err
-			}
+			x.sweep(ctx)
 		}
 		r, err := executor.Run(ctx, executor.Command{
 			Path:        "sh",

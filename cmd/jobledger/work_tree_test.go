@@ -118,7 +118,7 @@ func TestCase55_DaemonsEndWithTheirJob(t *testing.T) {
 				t.Fatal(err)
 			}
 		}, 0, "enqueued claimed cancel_requested canceled"},
-		{"lease_lost", []string{"--lease", "8s"}, once, func(t *testing.T, b *bench, brood *brood, _ *process) {
+		{"lease_lost", []string{"--lease", "6s", "--grace", "100ms"}, once, func(t *testing.T, b *bench, brood *brood, _ *process) {
 			b.cutOff(t, brood)
 		}, 0, ""}, // given back or taken back, whichever comes first when the database is there again
 		{"stop", []string{"--stop-timeout", "1ms", "--grace", "100ms"}, once, func(t *testing.T, _ *bench, _ *brood, w *process) {
@@ -175,10 +175,6 @@ func (b *bench) cutOff(t *testing.T, brood *brood) {
 		t.Fatal(err)
 	}
 	brood.allGone(t)
-	var inTime bool
-	if err := ours.QueryRow(t.Context(), `SELECT jobledger.clock() < lease_until FROM jobledger.job_runtime`).Scan(&inTime); err != nil || !inTime {
-		t.Errorf("gone before the end of the lease: %t, %v", inTime, err)
-	}
 	b.allowConnections(t, true)
 }
 
