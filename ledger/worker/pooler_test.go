@@ -226,7 +226,7 @@ func (c client) allVerbs(round int) {
 	reaped, err := l.Reap(ctx, ledger.ReapParams{Actor: c.name, Tags: []string{c.name}})
 	c.want("reap", err == nil && len(reaped) == 0, reaped, err)
 	c.want("extend events", l.ExtendEvents(ctx) == nil)
-	c.want("worker seen", l.WorkerSeen(ctx, ledger.WorkerSeen{Worker: c.name, Tags: []string{c.name}, Kinds: []string{"own"}, State: ledger.Working}) == nil)
+	c.want("worker seen", l.WorkerSeen(ctx, ledger.WorkerSeen{Worker: c.name, Host: "here", Tags: []string{c.name}, Kinds: []string{"own"}, State: ledger.Working}) == nil)
 	c.want("worker gone", l.WorkerGone(ctx, c.name) == nil)
 	c.reads(round, first.JobID, work[0].JobID)
 }
