@@ -9,6 +9,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/jackc/pgerrcode"
 	"github.com/jackc/pgx/v5/pgconn"
 
 	"github.com/jobledger/jobledger/domain"
@@ -205,11 +206,20 @@ func (w *Worker) deliver(ctx context.Context, batch []*lease) (left [][]*lease, 
 		return append(left, more...), errors.Join(err, err2)
 	case isDataError(err):
 		return w.substitute(ctx, batch[0], err)
-	case pgconn.Timeout(err) && half > 0:
+	case isTimeout(err) && half > 0:
 		// Perhaps one row is locked for long. Tenths find it in a few rounds.
 		return slices.Collect(slices.Chunk(batch, (len(batch)+9)/10)), err
 	}
 	return [][]*lease{batch}, err
+}
+
+// isTimeout: the call took too long for us, or for the limits of the database's role.
+func isTimeout(err error) bool {
+	var pg *pgconn.PgError
+	if errors.As(err, &pg) {
+		return pg.Code == pgerrcode.QueryCanceled || pg.Code == pgerrcode.LockNotAvailable
+	}
+	return pgconn.Timeout(err)
 }
 
 // substitute reports, in place of an outcome that the database will never store, that it is unknown.

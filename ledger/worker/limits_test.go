@@ -1,0 +1,82 @@
+package worker_test
+
+import (
+	"context"
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
+
+	"github.com/jobledger/jobledger/adapters/postgres"
+	"github.com/jobledger/jobledger/adapters/postgres/pgtest"
+	"github.com/jobledger/jobledger/ledger"
+	"github.com/jobledger/jobledger/ledger/worker"
+)
+
+// TestRoleLimits: where the database's role bounds statements or waits for locks, a row that somebody holds keeps back its
+// own job alone, and that job ends when the row is free.
+func TestRoleLimits(t *testing.T) {
+	t.Parallel()
+	for _, setting := range []string{"statement_timeout", "lock_timeout"} {
+		t.Run(setting, func(t *testing.T) {
+			t.Parallel()
+			db := pgtest.New(t)
+			role := fmt.Sprintf(`ALTER ROLE current_user IN DATABASE %s SET %s = '200ms'`, pgx.Identifier{db.Name}.Sanitize(), setting)
+			if _, err := db.Pool.Exec(t.Context(), role); err != nil {
+				t.Fatal(err)
+			}
+			pool, err := postgres.OpenPool(t.Context(), postgres.PoolConfig{URL: db.URL})
+			if err != nil {
+				t.Fatal(err)
+			}
+			t.Cleanup(pool.Close)
+			l, err := ledger.New(pool, ledger.Config{Actor: "tester"})
+			if err != nil {
+				t.Fatal(err)
+			}
+			const jobs = 30
+			begun, end := make(chan struct{}, jobs), make(chan struct{})
+			cfg := brisk()
+			cfg.Concurrency, cfg.Lease = jobs, 30*time.Second
+			start(t, l, cfg, func(w *worker.Worker) {
+				worker.Handle(w, "test", func(ctx context.Context, _ worker.Job[struct{}]) (int, error) {
+					begun <- struct{}{}
+					select {
+					case <-end:
+					case <-ctx.Done():
+					}
+					return 1, nil
+				})
+			})
+			var ids []uuid.UUID
+			for range jobs {
+				ids = append(ids, enqueue(t, l, "test", nil, nil))
+			}
+			for range jobs {
+				receive(t, "a job that runs", begun)
+			}
+			tx, err := db.Connect(t).Begin(t.Context())
+			if err != nil {
+				t.Fatal(err)
+			}
+			if _, err := tx.Exec(t.Context(), `SELECT FROM jobledger.job_runtime WHERE job_id = ANY ($1) FOR UPDATE`, ids[:2]); err != nil {
+				t.Fatal(err)
+			}
+			close(end)
+			for _, id := range ids[2:] {
+				succeeded(t, l, id)
+			}
+			if err := tx.Commit(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+			for _, id := range ids[:2] {
+				if job := succeeded(t, l, id); job.Restarts > 0 {
+					t.Errorf("job %s was begun again", id)
+				}
+			}
+			verified(t, l, db)
+		})
+	}
+}
