@@ -7,6 +7,7 @@ import (
 	"strings"
 	"testing"
 	"time"
+	"unicode/utf8"
 
 	"github.com/jackc/pgx/v5/pgconn"
 
@@ -134,7 +135,7 @@ func TestCase18_OutputsThatCannotBeStored(t *testing.T) {
 				}
 				wantOutputs(t, l, db, held, o.json, o.altered, o.inError)
 			})
-			if strings.ContainsAny(o.text, "\x00\xff") {
+			if strings.ContainsRune(o.text, 0) || !utf8.ValidString(o.text) {
 				return // no parameter of Postgres can hold it
 			}
 			t.Run("sql", func(t *testing.T) {
