@@ -86,6 +86,7 @@ func (c PoolConfig) parse() (*pgxpool.Config, error) {
 	cfg.ConnConfig.RuntimeParams[isolationParameter] = "read committed"
 	// The mode that needs nothing of a session and still has binary values: it works through poolers.
 	cfg.ConnConfig.DefaultQueryExecMode = pgx.QueryExecModeCacheDescribe
+	EvictReadOnly(cfg)
 	return cfg, nil
 }
 
