@@ -48,6 +48,11 @@ var (
 	ErrExists            = errors.New("job id is taken")
 	ErrKeyConflict       = errors.New("idempotency key was used for another kind or payload")
 	ErrKeyBusy           = errors.New("idempotency key is held by an open transaction")
+
+	// ErrUnknownOutcome: the call may have been carried out; see UnknownOutcomeError.
+	ErrUnknownOutcome = errors.New("outcome unknown")
+	// ErrRunAgain: the caller's transaction cannot commit any more, through no fault of its own.
+	ErrRunAgain = errors.New("run the whole transaction again")
 )
 
 // Err returns the sentinel error of r, nil for "" and for answers that are no errors
@@ -118,6 +123,36 @@ func (e *RefusedError) Error() string {
 
 // Unwrap returns the sentinel of the refusal.
 func (e *RefusedError) Unwrap() error { return e.Refusal.Err() }
+
+// UnknownOutcomeError: the database's answer did not arrive, and could not be had within the bounds of
+// package ledger. Err is the last error; errors.Is sees it and ErrUnknownOutcome.
+//
+// What to do about an enqueue without keys: make the call again with JobIDs as EnqueueParams.ID. Done now,
+// it is answered as usual; ErrExists says that it had been carried out before. (Or look the ids up with
+// Ledger.Job, once the first sending cannot run any more.) All other calls may be made again as they are.
+type UnknownOutcomeError struct {
+	Verb Verb
+	// JobIDs are the jobs of the call in its order, for enqueue those that it was about to create; nil
+	// for claim and reap.
+	JobIDs []uuid.UUID
+	// Repeatable: the same call may be made again as it is. Only an enqueue without keys is not: it
+	// would create other jobs.
+	Repeatable bool
+	Err        error
+}
+
+func (e *UnknownOutcomeError) Error() string {
+	s := string(e.Verb)
+	if len(e.JobIDs) == 1 {
+		s += " job " + e.JobIDs[0].String()
+	} else if len(e.JobIDs) > 1 {
+		s += fmt.Sprintf(" %d jobs", len(e.JobIDs))
+	}
+	return fmt.Sprintf("%s: %v: %v", s, ErrUnknownOutcome, e.Err)
+}
+
+// Unwrap returns ErrUnknownOutcome and the last error.
+func (e *UnknownOutcomeError) Unwrap() []error { return []error{ErrUnknownOutcome, e.Err} }
 
 // FieldError is input that was refused at the door; nothing was stored.
 type FieldError struct {

@@ -2,7 +2,10 @@ package domain
 
 import (
 	"bytes"
+	"slices"
 	"time"
+
+	"github.com/google/uuid"
 )
 
 // Verb names what a caller asks for.
@@ -60,7 +63,8 @@ type Command struct {
 	Permanent  bool           // fail: do not try again
 	After      *time.Duration // fail: the delay; nil means the policy's. snooze: the delay
 	Reason     string
-	Enqueue    Event // enqueue: kind, tag, priority, due time, policy, facts, origin
+	Operation  uuid.UUID // cancel, redrive: acts on a job once, however often it is sent
+	Enqueue    Event     // enqueue: kind, tag, priority, due time, policy, facts, origin
 }
 
 // Answer is what one command does to one job.
@@ -80,6 +84,9 @@ func Decide(past []Event, c Command, now time.Time) (Answer, error) {
 		return Answer{}, err
 	}
 	t := transitionOf(c.Verb)
+	if first, ok := acted(past, c); ok {
+		return Answer{Event: first, Repeated: true}, nil
+	}
 	e, refusal := Event{}, refuseState(t, j, c, now)
 	if refusal == "" {
 		e, refusal = t.decide(j, c, now)
@@ -112,7 +119,7 @@ func transitionOf(v Verb) Transition {
 
 // stamp fills what every event carries.
 func stamp(e Event, j Job, c Command, now time.Time) Event {
-	e.Version, e.At, e.Actor = j.Version+1, now, c.Actor
+	e.Version, e.At, e.Actor, e.Operation = j.Version+1, now, c.Actor, c.Operation
 	if e.Type != Enqueued { // which names the job to be
 		e.JobID = j.ID
 	}
@@ -309,6 +316,20 @@ func repeated(past []Event, c Command) (Event, bool) {
 			if e.Type == t && bytes.Equal(e.Digest, c.Digest) && (c.Verb != VerbFail || e.Class == c.Class) {
 				return e, true
 			}
+		}
+	}
+	return Event{}, false
+}
+
+// acted looks for the event that an earlier sending of the same operation appended, whatever has become
+// of the job since: a redrive whose answer was lost must not start a job anew that has failed again.
+func acted(past []Event, c Command) (Event, bool) {
+	if c.Operation == uuid.Nil {
+		return Event{}, false
+	}
+	for _, e := range past {
+		if e.Operation == c.Operation && slices.Contains(transitionOf(c.Verb).Events, e.Type) {
+			return e, true
 		}
 	}
 	return Event{}, false

@@ -5,8 +5,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
-	"net"
 	"slices"
 	"time"
 
@@ -27,7 +25,7 @@ type Answer struct {
 	// Err is why nothing was appended: a *domain.RefusedError; nil otherwise. Cancel of a job that
 	// is marked already is no error: Event is empty and CancelRequested true.
 	Err error
-	// Repeated: an earlier sending of the same call had appended Event.
+	// Repeated: an earlier sending of the same call, or another call of the same operation, had appended Event.
 	Repeated   bool
 	Version    int
 	Generation int
@@ -52,22 +50,30 @@ type Held struct {
 // call runs one statement that answers with rows of the SQL type answer and returns them in the
 // order of the input, n in number.
 func (l *Ledger) call(ctx context.Context, q querier, verb domain.Verb, held []Held, n int, args ...any) ([]Answer, error) {
-	r, err := q.query(ctx, l.stmts[string(verb)], args...)
-	if err != nil {
-		return nil, fmt.Errorf("%s: %w", verb, fromPostgres(err))
+	r := &request{verb: verb, name: string(verb), args: args}
+	for _, h := range held {
+		r.jobs = append(r.jobs, h.JobID)
 	}
-	defer closeRows(r)
-	out := make([]Answer, 0, n)
-	order := make([]int, 0, n)
-	for r.Next() {
-		a, ord, err := scanAnswer(r, verb, held)
-		if err != nil {
-			return nil, fmt.Errorf("%s: read answer: %w", verb, err)
+	return l.answers(ctx, q, r, held, n)
+}
+
+// answers makes a call whose rows are of the SQL type answer.
+func (l *Ledger) answers(ctx context.Context, q querier, r *request, held []Held, n int) ([]Answer, error) {
+	var out []Answer
+	var order []int
+	r.read = func(rows rows) error {
+		out, order = make([]Answer, 0, n), make([]int, 0, n)
+		for rows.Next() {
+			a, ord, err := scanAnswer(rows, r.verb, held)
+			if err != nil {
+				return err
+			}
+			out, order = append(out, a), append(order, ord)
 		}
-		out, order = append(out, a), append(order, ord)
+		return nil
 	}
-	if err := r.Err(); err != nil {
-		return nil, fmt.Errorf("%s: %w", verb, fromPostgres(err))
+	if err := l.do(ctx, q, r); err != nil {
+		return nil, err
 	}
 	return inOrder(out, order), nil
 }
@@ -151,14 +157,6 @@ func fromPostgres(err error) error {
 		return fmt.Errorf("a pooler gives prepared statements to others: open the pool with QueryExecModeCacheDescribe: %w", err)
 	}
 	return projections.Misfit(err)
-}
-
-// isConnectionError: the connection broke or could not be made.
-func isConnectionError(err error) bool {
-	var op net.Error
-	var connect *pgconn.ConnectError
-	return errors.As(err, &op) || errors.As(err, &connect) || errors.Is(err, io.EOF) ||
-		errors.Is(err, io.ErrUnexpectedEOF) || errors.Is(err, net.ErrClosed)
 }
 
 // noneAsNil leaves flags out where none is set.

@@ -15,7 +15,8 @@ type ByOperator struct {
 	Actor string
 	// Reason is one line of at most 1 KiB; "" for none.
 	Reason string
-	// Operation joins the events of one bulk operation; uuid.Nil for none.
+	// Operation joins the events of one bulk operation, which acts on a job once: the same verb with the
+	// same operation answers what it answered first, with Repeated. Default: a new one for each call.
 	Operation uuid.UUID
 }
 
@@ -47,7 +48,11 @@ func (l *Ledger) byOperator(ctx context.Context, verb domain.Verb, jobs []uuid.U
 	for i, job := range jobs {
 		targets[i] = job
 	}
-	return l.call(ctx, pgxQuerier{l.pool}, verb, nil, len(jobs), targets, nullable(by.Actor), nullable(by.Reason), nullable(by.Operation))
+	if by.Operation == uuid.Nil {
+		by.Operation = uuid.New() // by which a second sending is known
+	}
+	r := &request{verb: verb, name: string(verb), jobs: jobs, args: []any{targets, nullable(by.Actor), nullable(by.Reason), by.Operation}}
+	return l.answers(ctx, poolQuerier{l.pool}, r, nil, len(jobs))
 }
 
 func (by ByOperator) check(jobs int) error {

@@ -1,7 +1,8 @@
 -- cancel ends waiting jobs at once and marks running ones: their owner learns of it at its
 -- next ping, and whatever else happens to them then ends in canceled. A job that has its
 -- outcome is left alone. Nobody shows a generation here, so the job is looked for in its home,
--- locked there and tested; if it moved meanwhile, it is looked for again in a new statement.
+-- locked there and tested; if it moved meanwhile, it is looked for again in a new statement. The
+-- same operation never acts on a job twice: sent again, it gets the first answer (repeated).
 CREATE OR REPLACE FUNCTION cancel(jobs uuid[], actor text DEFAULT NULL, reason text DEFAULT NULL, operation uuid DEFAULT NULL)
 RETURNS SETOF answer
 LANGUAGE plpgsql
@@ -24,7 +25,15 @@ BEGIN
     PERFORM pg_current_xact_id();
     SELECT array_agg(DISTINCT j ORDER BY j) INTO v_left FROM unnest(cancel.jobs) j;
 
+    SELECT array_agg(a) INTO v_done FROM acted(v_left, cancel.operation, ARRAY['canceled', 'cancel_requested']) a;
+    v_ended := v_ended || coalesce(v_done, '{}');
+
     FOR try IN 1 .. 10 LOOP
+        SELECT array_agg(l ORDER BY l) INTO v_left
+        FROM unnest(v_left) l
+        WHERE l <> ALL (SELECT e.job_id FROM unnest(v_ended) e);
+        EXIT WHEN v_left IS NULL;
+
         WITH input AS MATERIALIZED (
             SELECT j AS job_id FROM unnest(v_left) j ORDER BY j
         ), guard AS (
@@ -68,7 +77,12 @@ BEGIN
         v_ended := v_ended || coalesce(v_done, '{}');
 
         PERFORM check_snapshot(v_left);
-        -- Who was not taken above: its reason, in a new statement and one snapshot for each.
+        -- Who was not taken above: its reason, in a new statement and one snapshot for each. First
+        -- those that an earlier sending has acted on while this one waited for it.
+        SELECT array_agg(a) INTO v_done
+        FROM acted(v_left, cancel.operation, ARRAY['canceled', 'cancel_requested']) a
+        WHERE a.job_id <> ALL (SELECT e.job_id FROM unnest(v_ended) e);
+        v_ended := v_ended || coalesce(v_done, '{}');
         SELECT array_agg((0, l.job_id, NULL,
                 CASE WHEN h.state IS NULL THEN 'not_found' WHEN h.state = 'ended' THEN 'ended' ELSE 'already_requested' END,
                 false, h.version, h.generation, h.attempt, NULL, h.lease_until, NULL, h.canceled_by IS NOT NULL, h.outcome)::answer)
@@ -78,15 +92,10 @@ BEGIN
         WHERE l.job_id <> ALL (SELECT e.job_id FROM unnest(v_ended) e)
             AND (h.state IS NULL OR h.state = 'ended' OR h.canceled_by IS NOT NULL);
         v_ended := v_ended || coalesce(v_done, '{}');
-
-        SELECT array_agg(l ORDER BY l) INTO v_left
-        FROM unnest(v_left) l
-        WHERE l <> ALL (SELECT e.job_id FROM unnest(v_ended) e);
-        EXIT WHEN v_left IS NULL;
     END LOOP;
 
     RETURN QUERY
-    SELECT u.ord::integer, u.job_id, e.event, CASE WHEN e.job_id IS NULL THEN 'contended' ELSE e.refusal END, false, e.version, e.generation,
+    SELECT u.ord::integer, u.job_id, e.event, CASE WHEN e.job_id IS NULL THEN 'contended' ELSE e.refusal END, coalesce(e.repeated, false), e.version, e.generation,
         e.attempt, e.at, e.lease_until, e.scheduled_for, coalesce(e.cancel_requested, false), e.outcome
     FROM unnest(cancel.jobs) WITH ORDINALITY AS u (job_id, ord)
     LEFT JOIN unnest(v_ended) e ON e.job_id = u.job_id;

@@ -56,8 +56,9 @@ type Claims struct {
 }
 
 // Claim takes up to p.Max due jobs, highest priority first, then the earliest due, then the smallest
-// id. None is no error. If the answer is lost on its way, the jobs stay claimed until their lease
-// ends and are then taken back.
+// id. None is no error. If the answer is lost on its way (ErrUnknownOutcome), it is not sent again, or
+// there would be more than p.Max: jobs that were claimed without anybody knowing stay so until their
+// lease ends and are then taken back. A worker (package worker) gives them back at once.
 func (l *Ledger) Claim(ctx context.Context, p ClaimParams) (Claims, error) {
 	if len(p.Tags) == 0 {
 		p.Tags = []string{domain.DefaultTag}
@@ -71,25 +72,25 @@ func (l *Ledger) Claim(ctx context.Context, p ClaimParams) (Claims, error) {
 	if err := p.check(); err != nil {
 		return Claims{}, fmt.Errorf("claim: %w", err)
 	}
-	r, err := l.pool.Query(ctx, l.stmts["claim"], p.Worker, p.Tags, p.Max, p.Lease)
-	if err != nil {
-		return Claims{}, fmt.Errorf("claim: %w", fromPostgres(err))
-	}
-	defer r.Close()
 	var out Claims
-	for r.Next() {
-		c, marker, err := scanClaimed(r)
-		if err != nil {
-			return Claims{}, fmt.Errorf("claim: read answer: %w", err)
+	r := &request{verb: domain.VerbClaim, name: "claim", once: true, args: []any{p.Worker, p.Tags, p.Max, p.Lease}}
+	r.read = func(rows rows) error {
+		out = Claims{}
+		for rows.Next() {
+			c, marker, err := scanClaimed(rows)
+			if err != nil {
+				return err
+			}
+			if marker {
+				out.Contended = true
+				continue
+			}
+			out.Jobs = append(out.Jobs, c)
 		}
-		if marker {
-			out.Contended = true
-			continue
-		}
-		out.Jobs = append(out.Jobs, c)
+		return nil
 	}
-	if err := r.Err(); err != nil {
-		return Claims{}, fmt.Errorf("claim: %w", fromPostgres(err))
+	if err := l.do(ctx, poolQuerier{l.pool}, r); err != nil {
+		return Claims{}, err
 	}
 	return out, nil
 }

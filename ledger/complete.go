@@ -23,13 +23,13 @@ type Completion struct {
 // Complete ends one run with success. Sent again after its answer was lost, it returns the first
 // answer with Repeated set and appends nothing.
 func (l *Ledger) Complete(ctx context.Context, worker string, c Completion) (Answer, error) {
-	return one(l.complete(ctx, pgxQuerier{l.pool}, worker, []Completion{c}))
+	return one(l.complete(ctx, poolQuerier{l.pool}, worker, []Completion{c}))
 }
 
 // CompleteMany ends many runs of one worker in one statement. Answers come in the order of cs; each
 // run is ended or refused on its own.
 func (l *Ledger) CompleteMany(ctx context.Context, worker string, cs []Completion) ([]Answer, error) {
-	return l.complete(ctx, pgxQuerier{l.pool}, worker, cs)
+	return l.complete(ctx, poolQuerier{l.pool}, worker, cs)
 }
 
 // CompleteTx ends a run inside the caller's transaction: what the caller wrote there and the
@@ -38,6 +38,10 @@ func (l *Ledger) CompleteMany(ctx context.Context, worker string, cs []Completio
 // began: run the whole transaction again. Commit soon: when the transaction is idle at the end of the
 // lease, Postgres ends its session (idle_in_transaction_session_timeout), or a frozen process would
 // keep the job from everybody.
+//
+// Whatever else spoils the transaction through no fault of its own is ErrRunAgain, too. If the answer to the
+// COMMIT is lost, run it again: Repeated says that it was committed, with all that was written beside
+// it, so roll back.
 func (l *Ledger) CompleteTx(ctx context.Context, tx pgx.Tx, worker string, c Completion) (Answer, error) {
 	return one(l.complete(ctx, pgxQuerier{tx}, worker, []Completion{c}))
 }

@@ -12,7 +12,6 @@ import (
 	"github.com/google/uuid"
 	"github.com/jackc/pgerrcode"
 	"github.com/jackc/pgx/v5"
-	"github.com/jackc/pgx/v5/pgconn"
 
 	"github.com/jobledger/jobledger/domain"
 )
@@ -62,19 +61,23 @@ type Enqueued struct {
 	Replayed bool
 }
 
-// Enqueue creates one job. Without a key, a broken connection leaves open whether it was created.
+// Enqueue creates one job. If the connection breaks it is sent again under the same id, so that it exists
+// once; only if the database stays away is it left open whether it was created: see
+// *domain.UnknownOutcomeError, which tells the id and what to do.
 func (l *Ledger) Enqueue(ctx context.Context, p EnqueueParams) (Enqueued, error) {
-	return first(l.enqueue(ctx, pgxQuerier{l.pool}, []EnqueueParams{p}, true))
+	return first(l.enqueue(ctx, poolQuerier{l.pool}, []EnqueueParams{p}, true))
 }
 
 // EnqueueMany creates up to domain.MaxBatch jobs: all of them or none. The error names the index of
 // the first element that was refused.
 func (l *Ledger) EnqueueMany(ctx context.Context, jobs []EnqueueParams) ([]Enqueued, error) {
-	return l.enqueue(ctx, pgxQuerier{l.pool}, jobs, true)
+	return l.enqueue(ctx, poolQuerier{l.pool}, jobs, true)
 }
 
 // EnqueueTx creates jobs inside the caller's transaction: they exist if and only if it commits. A
-// refusal leaves the transaction usable, except bad input that only the database can see.
+// refusal leaves the transaction usable, except bad input that only the database can see. ErrRunAgain
+// says that the transaction is lost through no fault of its own. If the answer to the COMMIT is lost, the
+// ids tell what became of it: Ledger.Job finds them or answers ErrNotFound; with keys, run it again.
 func (l *Ledger) EnqueueTx(ctx context.Context, tx pgx.Tx, jobs ...EnqueueParams) ([]Enqueued, error) {
 	return l.enqueue(ctx, pgxQuerier{tx}, jobs, false)
 }
@@ -113,16 +116,34 @@ func (l *Ledger) enqueue(ctx context.Context, q querier, jobs []EnqueueParams, o
 		}
 		b.policies[i] = id
 	}
-	answers, err := l.call(ctx, q, domain.VerbEnqueue, nil, len(jobs), b.kinds, orNil(b.args), b.tags, b.priorities, orNil(b.dues), orNil(b.delays), b.policies,
-		orNil(b.keys), orNil(b.ttls), orNil(b.facts), b.triggerKinds, orNil(b.triggerRefs), b.parents.orNil(), b.works.orNil(), orNil(b.pins), b.ids, b.salts, nullable(l.cfg.Actor), b.chosen == nil)
-	var pg *pgconn.PgError
-	if errors.As(err, &pg) && pg.Code == pgerrcode.UniqueViolation {
+	r := b.request(nullable(l.cfg.Actor))
+	answers, err := l.answers(ctx, q, r, nil, len(jobs))
+	if isCode(err, pgerrcode.UniqueViolation) {
 		return nil, fmt.Errorf("%w: %w", domain.ErrExists, err) // another transaction took the id at the same time
 	}
 	if err != nil {
 		return nil, err
 	}
-	return b.enqueued(answers, jobs)
+	done, err := b.enqueued(answers, r.maybe)
+	if r.maybe && errors.Is(err, domain.ErrKeyBusy) {
+		return nil, r.failed(err) // by the first sending, perhaps
+	}
+	return done, err
+}
+
+// request is the call for a batch. A second sending shows the same ids and salts, by which what the first
+// one has stored is known.
+func (b *enqueueBatch) request(actor *string) *request {
+	r := &request{verb: domain.VerbEnqueue, name: "enqueue", jobs: make([]uuid.UUID, len(b.ids))}
+	for i, id := range b.ids {
+		r.jobs[i] = id
+	}
+	r.unsafe = slices.Contains(b.keys, nil)
+	r.args = []any{b.kinds, orNil(b.args), b.tags, b.priorities, orNil(b.dues), orNil(b.delays), b.policies, orNil(b.keys), orNil(b.ttls),
+		orNil(b.facts), b.triggerKinds, orNil(b.triggerRefs), b.parents.orNil(), b.works.orNil(), orNil(b.pins), b.ids, b.salts, actor}
+	r.again = append(slices.Clone(r.args), false, true)
+	r.args = append(r.args, b.chosen == nil, false)
+	return r
 }
 
 // orNil leaves an optional array out where no element has a value.
@@ -135,8 +156,9 @@ func orNil[T any](elements []*T) []*T {
 	return nil
 }
 
-// enqueued reads the answers: refused elements come alone, and then nothing was stored.
-func (b *enqueueBatch) enqueued(answers []Answer, jobs []EnqueueParams) ([]Enqueued, error) {
+// enqueued reads the answers: refused elements come alone, and then nothing was stored. again says that
+// they are those of a second sending, which finds its own jobs: that is no replay.
+func (b *enqueueBatch) enqueued(answers []Answer, again bool) ([]Enqueued, error) {
 	out := make([]Enqueued, len(answers))
 	for i, a := range answers {
 		if a.Err != nil {
@@ -144,8 +166,13 @@ func (b *enqueueBatch) enqueued(answers []Answer, jobs []EnqueueParams) ([]Enque
 		}
 		out[i] = Enqueued{JobID: a.JobID, Replayed: a.Repeated}
 	}
-	if len(out) != len(jobs) {
-		return nil, fmt.Errorf("enqueue: got %d answers for %d jobs", len(out), len(jobs))
+	if len(out) != len(b.ids) {
+		return nil, fmt.Errorf("enqueue: got %d answers for %d jobs", len(out), len(b.ids))
+	}
+	for i := range out {
+		if again && out[i].JobID == b.ids[i] {
+			out[i].Replayed = false
+		}
 	}
 	return out, nil
 }

@@ -5,14 +5,18 @@
 -- key that an open transaction holds for longer than five seconds (key_busy): the answers are
 -- then the refused elements alone, and nothing is stored. The same goes for an id in jobs that
 -- belongs to a job already (exists); fresh says that all of them were made for this call, and so
--- need no look into the homes.
+-- need no look into the homes. again says that the very same call, with the same jobs and salts, may
+-- have been carried out without its answer getting through: what it has stored is answered
+-- (enqueued, repeated) and not stored twice.
+DROP FUNCTION IF EXISTS enqueue_many(text[], text[], text[], integer[], timestamptz[], interval[], integer[], text[], interval[], text[],
+    text[], text[], uuid[], uuid[], integer[], uuid[], uuid[], text, boolean);
 CREATE OR REPLACE FUNCTION enqueue_many(
     kinds text[], args text[] DEFAULT NULL, tags text[] DEFAULT NULL, priorities integer[] DEFAULT NULL,
     scheduled_for timestamptz[] DEFAULT NULL, delays interval[] DEFAULT NULL, policies integer[] DEFAULT NULL,
     keys text[] DEFAULT NULL, key_ttls interval[] DEFAULT NULL, facts text[] DEFAULT NULL,
     trigger_kinds text[] DEFAULT NULL, trigger_refs text[] DEFAULT NULL, parents uuid[] DEFAULT NULL,
     works uuid[] DEFAULT NULL, pins integer[] DEFAULT NULL, jobs uuid[] DEFAULT NULL, salts uuid[] DEFAULT NULL,
-    actor text DEFAULT NULL, fresh boolean DEFAULT false)
+    actor text DEFAULT NULL, fresh boolean DEFAULT false, again boolean DEFAULT false)
 RETURNS SETOF answer
 LANGUAGE plpgsql
 SET search_path FROM CURRENT
@@ -22,6 +26,9 @@ AS $$
 #variable_conflict use_column
 DECLARE
     v_jobs     uuid[];
+    v_chosen   uuid[] := enqueue_many.jobs;
+    v_keys     text[] := enqueue_many.keys;
+    v_before   answer[];
     v_taken    answer[];
     v_keyed    answer[];
     v_store    boolean[];
@@ -61,23 +68,32 @@ BEGIN
     SELECT array_agg(coalesce(u.job_id, new_job_id()) ORDER BY u.ord) INTO v_jobs
     FROM unnest(enqueue_many.kinds, enqueue_many.jobs) WITH ORDINALITY AS u (kind, job_id, ord);
 
-    IF enqueue_many.jobs IS NOT NULL AND NOT coalesce(enqueue_many.fresh, false) THEN
-        SELECT array_agg(t) INTO v_taken FROM taken_ids(enqueue_many.jobs, enqueue_many.keys) t;
+    IF enqueue_many.again THEN
+        SELECT array_agg(b) INTO v_before FROM stored_before(enqueue_many.jobs, enqueue_many.salts) b;
+        SELECT array_agg(CASE WHEN b.ord IS NULL THEN u.job_id END ORDER BY u.ord),
+            array_agg(CASE WHEN b.ord IS NULL THEN u.key END ORDER BY u.ord), array_agg(b.ord IS NULL ORDER BY u.ord)
+        INTO v_chosen, v_keys, v_store
+        FROM unnest(enqueue_many.jobs, enqueue_many.keys) WITH ORDINALITY AS u (job_id, key, ord)
+        LEFT JOIN unnest(v_before) b ON b.ord = u.ord;
+    END IF;
+
+    IF v_chosen IS NOT NULL AND NOT coalesce(enqueue_many.fresh, false) THEN
+        SELECT array_agg(t) INTO v_taken FROM taken_ids(v_chosen, v_keys) t;
         IF v_taken IS NOT NULL THEN
             RETURN QUERY SELECT * FROM unnest(v_taken);
             RETURN;
         END IF;
     END IF;
 
-    IF array_length(array_remove(enqueue_many.keys, NULL), 1) > 0 THEN
+    IF array_length(array_remove(v_keys, NULL), 1) > 0 THEN
         SELECT array_agg(k) INTO v_keyed
-        FROM take_keys(enqueue_many.keys, enqueue_many.key_ttls, enqueue_many.kinds, enqueue_many.args, v_jobs) k;
+        FROM take_keys(v_keys, enqueue_many.key_ttls, enqueue_many.kinds, enqueue_many.args, v_jobs) k;
         IF EXISTS (SELECT FROM unnest(v_keyed) k WHERE k.refusal IS NOT NULL) THEN
             RETURN QUERY SELECT * FROM unnest(v_keyed) k WHERE k.refusal IS NOT NULL;
             RETURN;
         END IF;
-        SELECT array_agg(k.ord IS NULL ORDER BY u.ord) INTO v_store
-        FROM unnest(v_jobs) WITH ORDINALITY AS u (job_id, ord)
+        SELECT array_agg(k.ord IS NULL AND u.store IS NOT FALSE ORDER BY u.ord) INTO v_store
+        FROM unnest(v_jobs, v_store) WITH ORDINALITY AS u (job_id, store, ord)
         LEFT JOIN unnest(v_keyed) k ON k.ord = u.ord;
     END IF;
 
@@ -117,7 +133,30 @@ BEGIN
     SELECT d.ord, d.job_id, 'enqueued', NULL::text, false, 1, 0, 0, d.at, NULL::timestamptz, d.due, false, NULL::text
     FROM due d;
     RETURN QUERY SELECT * FROM unnest(v_keyed);
+    RETURN QUERY SELECT * FROM unnest(v_before);
+
+    -- No index spans the homes. Another sending of the same ids may have committed, and its jobs have been
+    -- claimed, while the index of job_queue was waited for; or the job has ended and its key is free again.
+    IF v_chosen IS NOT NULL AND NOT coalesce(enqueue_many.fresh, false)
+       AND EXISTS (SELECT FROM unnest(v_chosen) AS j (job_id) WHERE (SELECT count(*) FROM home(j.job_id)) > 1) THEN
+        RAISE unique_violation USING MESSAGE = 'a job of this batch was created by another transaction at the same time';
+    END IF;
 END
+$$;
+
+-- stored_before answers for the jobs that an earlier sending of the same call has stored. Ids that the
+-- caller chose may belong to another's job: then the salt of its args is another one.
+CREATE OR REPLACE FUNCTION stored_before(jobs uuid[], salts uuid[]) RETURNS SETOF answer
+LANGUAGE sql
+SET search_path FROM CURRENT
+SET enable_seqscan = off
+AS $$
+    SELECT u.ord::integer, u.job_id, 'enqueued', NULL::text, true, 1, 0, 0, NULL::timestamptz, NULL::timestamptz, NULL::timestamptz,
+        false, NULL::text
+    FROM unnest(stored_before.jobs, stored_before.salts) WITH ORDINALITY AS u (job_id, salt, ord)
+    CROSS JOIN LATERAL home(u.job_id) h
+    WHERE u.job_id IS NOT NULL
+        AND NOT EXISTS (SELECT FROM job_payload b WHERE b.job_id = u.job_id AND b.version = 1 AND b.salt <> u.salt)
 $$;
 
 -- taken_ids answers for the ids that belong to a job already, in whichever home it is; no index

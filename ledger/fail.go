@@ -56,5 +56,5 @@ func (l *Ledger) FailMany(ctx context.Context, worker string, fs []Failure) ([]A
 		return nil, fmt.Errorf("fail: %w", err)
 	}
 	jobs, generations := split(held)
-	return l.call(ctx, pgxQuerier{l.pool}, domain.VerbFail, held, n, worker, jobs, generations, classes, errs, salts, delays, permanent, noneAsNil(altered))
+	return l.call(ctx, poolQuerier{l.pool}, domain.VerbFail, held, n, worker, jobs, generations, classes, errs, salts, delays, permanent, noneAsNil(altered))
 }

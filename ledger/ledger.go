@@ -18,21 +18,38 @@
 //	idempotency key used for another payload        domain.ErrKeyConflict
 //	idempotency key held by an open transaction     domain.ErrKeyBusy (try again)
 //	bad input                                       *domain.FieldError (nothing was stored)
-//	the answer of the database did not arrive       the driver's error: see Retryable and the verb
+//	whether it was carried out cannot be told       domain.ErrUnknownOutcome, an *domain.UnknownOutcomeError
+//	anything else that others or the server spoilt  the driver's error (nothing was stored; see Retryable)
+//	the same in a caller's transaction              domain.ErrRunAgain with it (run the whole transaction again)
 //
 // Refusals of one job come as *domain.RefusedError, which wraps the error above.
+//
+// What happens to a call, outside a caller's transaction, when the database does not answer it:
+//
+//	serialization failure, deadlock, lock time-out   nothing was stored: it is sent again
+//	read-only server, no connection or memory left   nothing was stored: it is sent again, on another connection
+//	                                                 if the pool gives it up (postgres.EvictReadOnly)
+//	the connection breaks, the session is ended      it may be stored: it is sent again; the verb finds what the
+//	                                                 first sending did, and waits for one that still runs
+//	the statement is canceled (57014), other errors  nothing was stored: told at once
+//	ctx ends while a connection is waited for        nothing was stored: told at once
+//	ctx ends while the statement runs                ErrUnknownOutcome
+//
+// A verb is sent at most seven times, with jittered pauses of 20 ms to 1 s, 2.3 s together, within ctx;
+// what has not passed by then is told. A verb that is sent twice acts once: enqueue knows its ids again,
+// complete, fail, release and snooze the worker and generation, cancel and redrive the operation. A ping
+// that is sent twice may be recorded twice. A reap tells only of what its last sending took back. A claim
+// that may have been carried out is not sent again (see Claim). In a caller's transaction nothing is sent again.
 package ledger
 
 import (
 	"context"
 	"database/sql"
-	"errors"
 	"fmt"
 	"strings"
 	"sync"
 
 	"github.com/jackc/pgx/v5"
-	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/jobledger/jobledger/domain"
@@ -96,7 +113,7 @@ func (l *Ledger) Read() *projections.Reader { return l.read }
 // statements calls each SQL function by name. {schema} becomes the ledger's schema: the names are
 // qualified because a caller's own transaction has a search_path of its own.
 var statements = map[string]string{
-	"enqueue":       `SELECT * FROM {schema}.enqueue_many($1::text[], $2::text[], $3::text[], $4::int[], $5::timestamptz[], $6::interval[], $7::int[], $8::text[], $9::interval[], $10::text[], $11::text[], $12::text[], $13::uuid[], $14::uuid[], $15::int[], $16::uuid[], $17::uuid[], $18::text, $19::boolean)`,
+	"enqueue":       `SELECT * FROM {schema}.enqueue_many($1::text[], $2::text[], $3::text[], $4::int[], $5::timestamptz[], $6::interval[], $7::int[], $8::text[], $9::interval[], $10::text[], $11::text[], $12::text[], $13::uuid[], $14::uuid[], $15::int[], $16::uuid[], $17::uuid[], $18::text, $19::boolean, $20::boolean)`,
 	"ensure_policy": `SELECT {schema}.ensure_policy($1::int, $2::interval, $3::int, $4::text, $5::interval, $6::int, $7::interval, $8::int, $9::interval)`,
 	"claim":         `SELECT * FROM {schema}.claim($1::text, $2::text[], $3::int, $4::interval)`,
 	"ping":          `SELECT * FROM {schema}.ping($1::text, $2::uuid[], $3::int[], $4::interval, $5::text[], $6::uuid[], $7::boolean[])`,
@@ -124,7 +141,21 @@ type rows interface {
 	Err() error
 }
 
-// pgxQuerier serves *pgxpool.Pool and pgx.Tx.
+// poolQuerier is the ledger's own pool: each statement is a transaction of its own.
+type poolQuerier struct{ pool *pgxpool.Pool }
+
+func (q poolQuerier) query(ctx context.Context, text string, args ...any) (rows, error) {
+	return q.pool.Query(ctx, text, args...)
+}
+
+// ownTx is a transaction that a verb has begun for itself.
+type ownTx struct{ tx pgx.Tx }
+
+func (q ownTx) query(ctx context.Context, text string, args ...any) (rows, error) {
+	return q.tx.Query(ctx, text, args...)
+}
+
+// pgxQuerier serves pgx.Tx and a connection of the pool.
 type pgxQuerier struct {
 	db interface {
 		Query(ctx context.Context, sql string, args ...any) (pgx.Rows, error)
@@ -154,28 +185,4 @@ func closeRows(r rows) {
 	case *sql.Rows:
 		_ = r.Close() // what matters is in Err
 	}
-}
-
-// Retryable reports whether the same call may be made again as it is: the database refused it
-// because of others (serialization, deadlock, lock time-out), was not reachable, or the connection
-// broke. After a broken connection the first call may have been carried out: verbs that end a run
-// answer the repetition with the first outcome, enqueue does so only with a key.
-func Retryable(err error) bool {
-	if errors.Is(err, domain.ErrContended) || errors.Is(err, domain.ErrKeyBusy) {
-		return true
-	}
-	var pg *pgconn.PgError
-	if errors.As(err, &pg) {
-		switch pg.Code {
-		case "40001", "40P01", "55P03", "25006", "53300", "57P01", "57P02", "57P03", "08000", "08003", "08006":
-			return true
-		}
-		return false
-	}
-	var refused *domain.RefusedError
-	var field *domain.FieldError
-	if errors.As(err, &refused) || errors.As(err, &field) || errors.Is(err, context.Canceled) {
-		return false
-	}
-	return pgconn.SafeToRetry(err) || pgconn.Timeout(err) || isConnectionError(err)
 }

@@ -30,9 +30,10 @@ type PingParams struct {
 // Ping extends leases and reports, per job, whether cancellation was asked for. Answers come in the
 // order of p.Pings. An answer whose Err is ErrFenced, ErrLeaseOver, ErrTimedOut, ErrEnded or
 // ErrNotFound means that the caller has lost the job and must stop working on it; ErrBusy means that
-// the lease stands as it was. It never waits for a lock.
+// the lease stands as it was. It never waits for a lock. If the connection breaks it is sent again, so that
+// one call may leave two events.
 func (l *Ledger) Ping(ctx context.Context, p PingParams) ([]Answer, error) {
-	return l.ping(ctx, pgxQuerier{l.pool}, p)
+	return l.ping(ctx, poolQuerier{l.pool}, p)
 }
 
 // beginPing begins a transaction that a caller who is frozen in the middle of it holds for five seconds at most:
@@ -46,7 +47,7 @@ func (l *Ledger) PingWhenConnected(ctx context.Context, p PingParams, choose fun
 	var refused error
 	err = pgx.BeginTxFunc(ctx, l.pool, pgx.TxOptions{BeginQuery: beginPing}, func(tx pgx.Tx) error {
 		p.Pings = choose()
-		answers, refused = l.ping(ctx, pgxQuerier{tx}, p)
+		answers, refused = l.ping(ctx, ownTx{tx}, p)
 		return refused
 	})
 	switch {

@@ -2,7 +2,6 @@ package ledger
 
 import (
 	"context"
-	"fmt"
 
 	"github.com/jobledger/jobledger/domain"
 )
@@ -23,19 +22,18 @@ func (l *Ledger) policyID(ctx context.Context, q querier, p domain.Policy, remem
 	if ok {
 		return id, nil
 	}
-	r, err := q.query(ctx, l.stmts["ensure_policy"], p.MaxAttempts, p.Timeout, p.RestartLimit, string(p.OnLostLease),
-		p.BackoffBase, p.BackoffFactor, p.BackoffCap, p.BackoffJitter, nullable(p.StallAfter))
-	if err != nil {
-		return 0, fmt.Errorf("ensure policy: %w", fromPostgres(err))
-	}
-	defer closeRows(r)
-	for r.Next() {
-		if err := r.Scan(&id); err != nil {
-			return 0, fmt.Errorf("ensure policy: %w", fromPostgres(err))
+	r := &request{verb: "ensure policy", name: "ensure_policy", harmless: true, args: []any{p.MaxAttempts, p.Timeout, p.RestartLimit,
+		string(p.OnLostLease), p.BackoffBase, p.BackoffFactor, p.BackoffCap, p.BackoffJitter, nullable(p.StallAfter)}}
+	r.read = func(rows rows) error {
+		for rows.Next() {
+			if err := rows.Scan(&id); err != nil {
+				return err
+			}
 		}
+		return nil
 	}
-	if err := r.Err(); err != nil {
-		return 0, fmt.Errorf("ensure policy: %w", fromPostgres(err))
+	if err := l.do(ctx, q, r); err != nil {
+		return 0, err
 	}
 	if remember {
 		l.mu.Lock()

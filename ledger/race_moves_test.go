@@ -60,9 +60,11 @@ func cancelFirst(ctx context.Context, tx pgx.Tx, r *race) error {
 }
 
 // exactlyOne runs a statement that must give one row.
-func exactlyOne(ctx context.Context, tx pgx.Tx, text string, args ...any) error {
+func exactlyOne(ctx context.Context, db interface {
+	QueryRow(ctx context.Context, text string, args ...any) pgx.Row
+}, text string, args ...any) error {
 	var ignored any
-	return tx.QueryRow(ctx, text, args...).Scan(&ignored)
+	return db.QueryRow(ctx, text, args...).Scan(&ignored)
 }
 
 // reply is what the rival was told, in the terms of domain.Answer.

@@ -19,7 +19,8 @@ type ReapParams struct {
 
 // Reap takes back running jobs whose lease or time-out is over; each answer's Event says what became
 // of the job: reaped, retried, failed or canceled. Any number of reapers may run at once: a row that
-// somebody has locked is passed over. Fewer answers than Max means that nothing else is due.
+// somebody has locked is passed over. Fewer answers than Max means that nothing else is due. If the
+// connection breaks it is sent again, and tells only of what the last sending took back.
 func (l *Ledger) Reap(ctx context.Context, p ReapParams) ([]Answer, error) {
 	if p.Max == 0 {
 		p.Max = 500
@@ -27,7 +28,7 @@ func (l *Ledger) Reap(ctx context.Context, p ReapParams) ([]Answer, error) {
 	if err := p.check(); err != nil {
 		return nil, fmt.Errorf("reap: %w", err)
 	}
-	return l.call(ctx, pgxQuerier{l.pool}, domain.VerbReap, nil, 0, p.Actor, p.Max, p.Tags)
+	return l.call(ctx, poolQuerier{l.pool}, domain.VerbReap, nil, 0, p.Actor, p.Max, p.Tags)
 }
 
 func (p ReapParams) check() error {

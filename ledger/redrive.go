@@ -9,7 +9,8 @@ import (
 )
 
 // Redrive gives a job that ended with failure or was canceled a new life, due now: attempts, restarts
-// and time budget begin anew, generation and history go on. ErrSucceeded or ErrNotEnded otherwise.
+// and time budget begin anew, generation and history go on. ErrSucceeded or ErrNotEnded otherwise. The
+// same operation never redrives a job twice.
 func (l *Ledger) Redrive(ctx context.Context, job uuid.UUID, by ByOperator) (Answer, error) {
 	return one(l.RedriveMany(ctx, []uuid.UUID{job}, by))
 }

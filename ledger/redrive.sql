@@ -1,5 +1,7 @@
 -- redrive gives jobs that ended with failure or were canceled a new life: attempts, restarts
--- and time budget begin anew, generation and version go on. Success is never run again.
+-- and time budget begin anew, generation and version go on. Success is never run again. The same
+-- operation never acts on a job twice: sent again, it gets the first answer (repeated), even if
+-- the job has failed anew.
 CREATE OR REPLACE FUNCTION redrive(jobs uuid[], actor text DEFAULT NULL, reason text DEFAULT NULL, operation uuid DEFAULT NULL)
 RETURNS SETOF answer
 LANGUAGE plpgsql
@@ -24,7 +26,10 @@ BEGIN
 
     FOR try IN 1 .. 10 LOOP
         WITH input AS MATERIALIZED (
-            SELECT j AS job_id FROM unnest(v_left) j ORDER BY j
+            SELECT j AS job_id
+            FROM unnest(v_left) j
+            WHERE NOT EXISTS (SELECT FROM acted(ARRAY[j], redrive.operation, ARRAY['redriven']))
+            ORDER BY j
         ), guard AS (
             DELETE FROM job_completed c
             USING input i
@@ -48,7 +53,11 @@ BEGIN
 
         PERFORM check_snapshot(v_left);
         -- The reason of a refusal, in a new statement. A job that failed between the two is
-        -- looked for again.
+        -- looked for again. First those that an earlier sending has acted on.
+        SELECT array_agg(a) INTO v_done
+        FROM acted(v_left, redrive.operation, ARRAY['redriven']) a
+        WHERE a.job_id <> ALL (SELECT e.job_id FROM unnest(v_ended) e);
+        v_ended := v_ended || coalesce(v_done, '{}');
         SELECT array_agg((0, l.job_id, NULL,
                 CASE WHEN h.state IS NULL THEN 'not_found' WHEN h.state <> 'ended' THEN 'not_ended' ELSE 'succeeded' END,
                 false, h.version, h.generation, h.attempt, NULL, h.lease_until, NULL, h.canceled_by IS NOT NULL, h.outcome)::answer)
@@ -66,7 +75,7 @@ BEGIN
     END LOOP;
 
     RETURN QUERY
-    SELECT u.ord::integer, u.job_id, e.event, CASE WHEN e.job_id IS NULL THEN 'contended' ELSE e.refusal END, false, e.version, e.generation,
+    SELECT u.ord::integer, u.job_id, e.event, CASE WHEN e.job_id IS NULL THEN 'contended' ELSE e.refusal END, coalesce(e.repeated, false), e.version, e.generation,
         e.attempt, e.at, e.lease_until, e.scheduled_for, coalesce(e.cancel_requested, false), e.outcome
     FROM unnest(redrive.jobs) WITH ORDINALITY AS u (job_id, ord)
     LEFT JOIN unnest(v_ended) e ON e.job_id = u.job_id;

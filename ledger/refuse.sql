@@ -104,6 +104,24 @@ AS $$
     FROM job_completed c WHERE c.job_id = home.job_id
 $$;
 
+-- acted answers for the jobs that an operation of cancel or redrive has acted on already.
+CREATE OR REPLACE FUNCTION acted(jobs uuid[], operation uuid, types text[]) RETURNS SETOF answer
+LANGUAGE sql
+SET search_path FROM CURRENT
+SET enable_seqscan = off
+AS $$
+    SELECT 0, e.job_id, e.type, NULL::text, true, e.version, e.generation, e.attempt, e.at, NULL::timestamptz, e.scheduled_for, false,
+        CASE e.type WHEN 'canceled' THEN 'canceled' END
+    FROM unnest(acted.jobs) AS j (job_id)
+    CROSS JOIN LATERAL (
+        SELECT *
+        FROM job_event e
+        WHERE e.job_id = j.job_id AND e.operation = acted.operation AND e.type = ANY (acted.types)
+        ORDER BY e.version
+        LIMIT 1) e
+    WHERE acted.operation IS NOT NULL
+$$;
+
 -- reject appends a rejected event if the job is still at the version that was judged and has
 -- none yet for this generation and verb. It never waits: a locked row is left alone.
 CREATE OR REPLACE FUNCTION reject(job_id uuid, version integer, generation integer, verb text, worker text, reason text)

@@ -17,5 +17,5 @@ func (l *Ledger) Release(ctx context.Context, worker string, held ...Held) ([]An
 		return nil, fmt.Errorf("release: %w", err)
 	}
 	jobs, generations := split(held)
-	return l.call(ctx, pgxQuerier{l.pool}, domain.VerbRelease, held, len(held), worker, jobs, generations)
+	return l.call(ctx, poolQuerier{l.pool}, domain.VerbRelease, held, len(held), worker, jobs, generations)
 }

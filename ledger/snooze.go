@@ -40,5 +40,5 @@ func (l *Ledger) Snooze(ctx context.Context, worker string, snoozes ...Snooze) (
 		return nil, fmt.Errorf("snooze: %w", err)
 	}
 	jobs, generations := split(held)
-	return l.call(ctx, pgxQuerier{l.pool}, domain.VerbSnooze, held, n, worker, jobs, generations, delays, reasons)
+	return l.call(ctx, poolQuerier{l.pool}, domain.VerbSnooze, held, n, worker, jobs, generations, delays, reasons)
 }

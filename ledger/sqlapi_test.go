@@ -16,10 +16,10 @@ import (
 
 // internalFunctions are no part of the public interface: what is not here must be in the document.
 var internalFunctions = []string{
-	"body_digest", "bound_idle", "check_batch", "check_classes", "check_delays", "check_enqueue", "check_fact", "check_facts", "check_fenced", "check_ids", "check_json",
+	"acted", "body_digest", "bound_idle", "check_batch", "check_classes", "check_delays", "check_enqueue", "check_fact", "check_facts", "check_fenced", "check_ids", "check_json",
 	"check_labels", "check_list", "check_names", "check_shape", "check_snapshot", "check_text", "check_worker", "clock", "elapsed", "ends_of", "home", "in_utc", "is_deep", "is_name",
-	"json_place", "label_of", "microseconds", "new_job_id", "numbers_as_text", "policy_digest", "refuse", "refuse_field", "refuse_unless",
-	"reject", "retry_delay", "same_json", "storable_errors", "storable_json", "take_keys", "taken_ids",
+	"is_plain_facts", "json_place", "label_of", "microseconds", "new_job_id", "numbers_as_text", "policy_digest", "refuse", "refuse_field", "refuse_unless",
+	"reject", "retry_delay", "same_json", "storable_errors", "storable_json", "stored_before", "take_keys", "taken_ids",
 }
 
 // codeBlock is a fenced block of a document.

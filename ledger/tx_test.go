@@ -4,6 +4,7 @@ import (
 	"context"
 	"database/sql"
 	"errors"
+	"fmt"
 	"testing"
 	"time"
 
@@ -271,35 +272,39 @@ func TestOpenPool(t *testing.T) {
 			t.Parallel()
 			l, db := newLedger(t)
 			must(db.Pool.Exec(t.Context(), `ALTER DATABASE `+pgx.Identifier{db.Name}.Sanitize()+` SET default_transaction_isolation = '`+isolation+`'`))(t)
-			cancelDuringClaim := func(pool *pgxpool.Pool, tag string) (ledger.Answer, error) {
+			duringClaim := func(tag string, cancel func(job uuid.UUID) error) error {
 				job := must(l.Enqueue(t.Context(), ledger.EnqueueParams{Kind: "test", Tag: tag}))(t).JobID
-				canceler := must(ledger.New(pool, ledger.Config{}))(t)
 				conn := db.Connect(t)
 				tx := must(conn.Begin(t.Context()))(t)
 				must(0, exactlyOne(t.Context(), tx, `SELECT job_id FROM jobledger.claim('w', ARRAY[$1])`, tag))(t)
-				type result struct {
-					a   ledger.Answer
-					err error
-				}
-				done := make(chan result, 1)
-				go func() {
-					a, err := canceler.Cancel(context.Background(), job, ledger.ByOperator{})
-					done <- result{a, err}
-				}()
+				done := make(chan error, 1)
+				go func() { done <- cancel(job) }()
 				db.WaitBlockedBy(t, conn.PgConn().PID(), 1)
 				must(0, tx.Commit(t.Context()))(t)
-				r := <-done
-				return r.a, r.err
+				return <-done
 			}
+			const call = `SELECT event FROM jobledger.cancel(ARRAY[$1::uuid])`
 			pool := must(postgres.OpenPool(t.Context(), postgres.PoolConfig{URL: db.URL}))(t)
 			defer pool.Close()
-			if a, err := cancelDuringClaim(pool, "opened"); err != nil || a.Event != domain.CancelRequested {
-				t.Errorf("through OpenPool: %+v and %v, want cancel_requested", a, err)
+			if err := duringClaim("opened", func(job uuid.UUID) error { return exactlyOne(context.Background(), pool, call, job) }); err != nil {
+				t.Errorf("through OpenPool: %v", err)
 			}
 			plain := must(pgxpool.New(t.Context(), db.URL))(t)
 			defer plain.Close()
-			if _, err := cancelDuringClaim(plain, "plain"); sqlState(err) != "40001" {
+			err := duringClaim("plain", func(job uuid.UUID) error { return exactlyOne(context.Background(), plain, call, job) })
+			if sqlState(err) != "40001" {
 				t.Errorf("control: a plain pool answered with %v, want 40001", err)
+			}
+			anyPool := must(ledger.New(plain, ledger.Config{}))(t)
+			err = duringClaim("again", func(job uuid.UUID) error {
+				a, err := anyPool.Cancel(context.Background(), job, ledger.ByOperator{})
+				if err == nil && a.Event != domain.CancelRequested {
+					err = fmt.Errorf("answered %+v", a)
+				}
+				return err
+			})
+			if err != nil {
+				t.Errorf("a ledger on a plain pool does not try again: %v", err)
 			}
 			verified(t, l, db)
 		})

@@ -170,6 +170,7 @@ var refusals = []struct {
 	err        error
 	code, hint string
 }{
+	{domain.ErrUnknownOutcome, "unknown_outcome", "the database went away before it answered: look whether it is done before you do it again: jobledger jobs list{again}"},
 	{domain.ErrNotFound, "not_found", "the jobs that there are: jobledger jobs list{again}"},
 	{domain.ErrEnded, "ended", "how it ended: jobledger job show {job}{again}"},
 	{domain.ErrNotEnded, "not_ended", "only a job that has failed or was canceled can be redriven; cancel it first"},

@@ -53,7 +53,7 @@ func (c call) command(i item) domain.Command {
 	case domain.VerbSnooze:
 		d.After, d.Reason = &i.after, i.reason
 	case domain.VerbCancel, domain.VerbRedrive:
-		d.Reason = c.reason
+		d.Reason, d.Operation = c.reason, c.operation
 	}
 	return d
 }

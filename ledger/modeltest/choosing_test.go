@@ -4,8 +4,6 @@ import (
 	"errors"
 	"fmt"
 
-	"github.com/google/uuid"
-
 	"github.com/jobledger/jobledger/domain"
 	"github.com/jobledger/jobledger/ledger"
 )
@@ -27,7 +25,7 @@ func (s *sequence) claim(c call) error {
 	want := make([]ledger.Claimed, len(due))
 	for n, j := range due {
 		s.touched = append(s.touched, j.ID)
-		if _, _, err := s.m.do(j.ID, c.command(item{}), nil, uuid.Nil); err != nil {
+		if _, _, err := s.m.do(j.ID, c.command(item{}), nil); err != nil {
 			return err
 		}
 		want[n] = s.m.of(j.ID).claimed(s.policyID(j.Policy))
@@ -87,7 +85,7 @@ func (s *sequence) reap(c call) error {
 		}
 		delete(due, a.JobID)
 		state := stateOf(s.m.of(a.JobID), s.m.now)
-		_, want, err := s.m.do(a.JobID, c.command(item{}), nil, uuid.Nil)
+		_, want, err := s.m.do(a.JobID, c.command(item{}), nil)
 		if err != nil {
 			return err
 		}

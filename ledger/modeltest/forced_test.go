@@ -31,6 +31,7 @@ var scenarios = []scenario{
 	{"repetition_after_the_move", repetitionAfterMove},
 	{"cancel_finds_the_moved_job", cancelOfMoved},
 	{"redrive_finds_the_moved_job", redriveOfMoved},
+	{"redrive_sent_late", redriveSentLate},
 	{"rejected_only_as_judged", rejectedAsJudged},
 	{"ping_never_waits", pingNeverWaits},
 }
@@ -113,6 +114,24 @@ func redriveOfMoved(g *ground) error {
 		_, err := tx.Exec(g.ctx, `SELECT jobledger.redrive(ARRAY[$1::uuid], 'first')`, b.id)
 		return err
 	}, nil, true)
+}
+
+// redriveSentLate: a redrive is sent again when the job has run and failed anew. It must not start it twice.
+func redriveSentLate(g *ground) error {
+	b := newBuilder(g)
+	b.run().expect(domain.Failed, b.failForGood)
+	k := callFor(cell{verb: domain.VerbRedrive, relation: "-"}, b)
+	b.expect(domain.Redriven, func() (ledger.Answer, error) { return only(k.make(g.ctx, b.l)) })
+	b.claim().expect(domain.Failed, b.failForGood)
+	if b.err != nil {
+		return b.err
+	}
+	w, err := g.watch(b.id)
+	if err != nil {
+		return err
+	}
+	_, err = g.observe(k, b, w)
+	return err
 }
 
 // raced lets first act in an open transaction, makes the call, sees it wait, lets happen what happens

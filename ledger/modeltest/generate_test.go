@@ -104,9 +104,9 @@ func (g *generator) tags() []string {
 }
 
 func (g *generator) byOperator(verb domain.Verb) call {
-	c := call{verb: verb, actor: oneOf(g.ch, "operator", operators), reason: oneOf(g.ch, "reason", reasons)}
-	if chance(g.ch, "bulk", 20) {
-		c.operation = jobID(0xffff, 1)
+	c := call{verb: verb, actor: oneOf(g.ch, "operator", operators), reason: oneOf(g.ch, "reason", reasons), operation: uuid.New()}
+	if chance(g.ch, "bulk, or sent again", 20) {
+		c.operation = jobID(0xffff, g.ch.pick("operation", 3))
 	}
 	for range 1 + g.ch.pick("more jobs", 2) {
 		i := item{job: g.job(g.m.ids)}

@@ -68,7 +68,7 @@ func (m *model) events() int {
 
 // do lets one command happen to one job and returns what has to be answered. body is the text that comes
 // with it, nil for none.
-func (m *model) do(id uuid.UUID, c domain.Command, body *string, operation uuid.UUID) (domain.Answer, reply, error) {
+func (m *model) do(id uuid.UUID, c domain.Command, body *string) (domain.Answer, reply, error) {
 	h := m.of(id)
 	before := h.job
 	a, err := domain.Decide(h.events, c, m.now)
@@ -76,7 +76,6 @@ func (m *model) do(id uuid.UUID, c domain.Command, body *string, operation uuid.
 		return a, reply{}, err
 	}
 	if a.Event.Type != "" && !a.Repeated {
-		a.Event.Operation = operation
 		if err := m.append(h, a.Event, body); err != nil {
 			return a, reply{}, err
 		}
@@ -147,7 +146,7 @@ func (m *model) batch(c call) ([]reply, error) {
 
 // answer lets one item of a call happen.
 func (m *model) answer(c call, i item) (reply, error) {
-	_, r, err := m.do(i.job, c.command(i), c.stored(i), c.operation)
+	_, r, err := m.do(i.job, c.command(i), c.stored(i))
 	return r, err
 }
 

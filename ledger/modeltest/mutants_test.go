@@ -65,7 +65,10 @@ var mutants = []mutant{
 	{"snooze ignores the mark", []edit{{"snooze", "WHEN g.canceled_by IS NOT NULL THEN 'canceled'", "WHEN false THEN 'canceled'"}}, table(domain.VerbSnooze, "marked")},
 	{"reap ignores the mark", []edit{{"reap", "WHEN m.canceled_by IS NOT NULL THEN 'canceled'", "WHEN false THEN 'canceled'"}}, table(domain.VerbReap, "marked_lease_over")},
 	{"complete does not tell of the mark", []edit{{"complete", "g.canceled_by IS NOT NULL, 'success'", "false, 'success'"}}, table(domain.VerbComplete, "marked")},
-	{"a second cancel overwrites the first", []edit{{"cancel", " AND r.canceled_by IS NULL", ""}}, table(domain.VerbCancel, "running")},
+	{"a second cancel overwrites the first", []edit{{"cancel", " AND r.canceled_by IS NULL", ""}}, table(domain.VerbCancel, "marked")},
+	{"a cancel sent again is not recognised", []edit{{"cancel", "acted(v_left, cancel.operation, ARRAY['canceled', 'cancel_requested'])", "acted(v_left, NULL, '{}')"}}, table(domain.VerbCancel, "running")},
+	{"a redrive sent again is not recognised", []edit{{"redrive", "acted(v_left, redrive.operation, ARRAY['redriven'])", "acted(v_left, NULL, '{}')"}}, table(domain.VerbRedrive, "failure")},
+	{"a redrive sent again starts a job that has failed anew", []edit{{"redrive", "WHERE NOT EXISTS (SELECT FROM acted(ARRAY[j], redrive.operation, ARRAY['redriven']))", ""}}, forced(redriveSentLate)},
 	{"cancel looks only once", []edit{{"cancel", "FOR try IN 1 .. 10 LOOP", "FOR try IN 1 .. 1 LOOP"}}, forced(cancelOfMoved)},
 	{"redrive looks only once", []edit{{"redrive", "WHERE l.job_id <> ALL (SELECT e.job_id FROM unnest(v_ended) e)\n            AND (h", "WHERE false AND (h"}}, forced(redriveOfMoved)},
 

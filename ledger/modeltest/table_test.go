@@ -141,7 +141,7 @@ func callFor(c cell, b *builder) call {
 	case domain.VerbSnooze:
 		i.after, i.reason = 3*time.Second, "not now"
 	case domain.VerbCancel, domain.VerbRedrive:
-		k.actor, k.reason = "second", "late wish"
+		k.actor, k.reason, k.operation = "second", "late wish", uuid.New()
 	case domain.VerbClaim:
 		k.actor, k.lease, k.max, k.tags = late, 20*time.Second, 5, []string{b.params.Tag}
 	case domain.VerbReap:

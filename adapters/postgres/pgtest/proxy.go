@@ -1,6 +1,7 @@
 package pgtest
 
 import (
+	"encoding/binary"
 	"net"
 	"net/url"
 	"strings"
@@ -63,6 +64,7 @@ type Proxy struct {
 	way     Way
 	round   int // counts the calls of Set: what is muted waits for the next
 	delay   time.Duration
+	stuck   bool // requests to cancel are dropped
 	decide  func(statement string) Action
 	once    []*once
 	links   map[*link]struct{}
@@ -144,6 +146,14 @@ func (p *Proxy) SetDelay(d time.Duration) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.delay = d
+}
+
+// DropCancels drops the requests to cancel a statement that drivers send when they give up a connection, so that what
+// runs in the server goes on.
+func (p *Proxy) DropCancels() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.stuck = true
 }
 
 // Decide asks f about each statement that a client executes; nil for none. One call of f is made at a time, and it must
@@ -237,10 +247,16 @@ func (p *Proxy) drop(l *link) {
 	l.close()
 }
 
-func (p *Proxy) full() bool {
+// admits says what becomes of a client that has said what it wants: it may go on, or there is no room.
+func (p *Proxy) admits(hello []byte) (ok, full bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	return p.way == Full
+	cancel := binary.BigEndian.Uint32(hello[4:]) == askCancel
+	if p.way == Full || cancel && p.stuck {
+		p.note()
+		return false, p.way == Full
+	}
+	return true, false
 }
 
 func (p *Proxy) note() {

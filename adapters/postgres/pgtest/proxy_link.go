@@ -14,8 +14,9 @@ import (
 	"github.com/jackc/pgx/v5/pgproto3"
 )
 
-// The codes with which a client asks for encryption before it says who it is.
+// The codes with which a client begins that asks for something else than a session.
 const (
+	askCancel = 80877102
 	askSSL    = 80877103
 	askGSSENC = 80877104
 )
@@ -55,11 +56,14 @@ func (p *Proxy) serve(client net.Conn) {
 	if err != nil || !p.pass() {
 		return
 	}
-	if p.full() {
+	ok, full := p.admits(hello)
+	if full {
 		refuse := pgproto3.ErrorResponse{Severity: "FATAL", SeverityUnlocalized: "FATAL", Code: "53300", Message: "sorry, too many clients already"}
 		if b, err := refuse.Encode(nil); err == nil {
 			_, _ = client.Write(b)
 		}
+	}
+	if !ok {
 		return
 	}
 	network, address := pgconn.NetworkAddress(p.target.Host, p.target.Port)
