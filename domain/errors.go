@@ -124,8 +124,8 @@ func (e *RefusedError) Error() string {
 // Unwrap returns the sentinel of the refusal.
 func (e *RefusedError) Unwrap() error { return e.Refusal.Err() }
 
-// UnknownOutcomeError: the database's answer did not arrive, and could not be had within the bounds of
-// package ledger. Err is the last error; errors.Is sees it and ErrUnknownOutcome.
+// UnknownOutcomeError says that the database's answer did not arrive, and could not be had within the bounds
+// of package ledger. Err is the last error; errors.Is sees it and ErrUnknownOutcome.
 //
 // What to do about an enqueue without keys: make the call again with JobIDs as EnqueueParams.ID. Done now,
 // it is answered as usual; ErrExists says that it had been carried out before. (Or look the ids up with

@@ -2,7 +2,7 @@ package worker
 
 import (
 	"context"
-	"fmt"
+	"errors"
 	"log/slog"
 	"math/rand/v2"
 	"time"
@@ -36,7 +36,7 @@ const (
 // What it does for the database runs under life: a claim whose answer is not waited for would leave
 // its jobs to nobody.
 func (w *Worker) claimLoop(ctx, life context.Context) {
-	pauses, trouble := newBackoff(), outage{log: w.log, what: "claim"}
+	pauses := newBackoff()
 	contended := contendedFirst
 	var reaped time.Time
 	for ctx.Err() == nil {
@@ -47,12 +47,12 @@ func (w *Worker) claimLoop(ctx, life context.Context) {
 		}
 		claims, err := w.claim(life, n)
 		if err != nil {
-			trouble.failed(life, err)
+			w.trouble.failed(life, doesClaim, err)
 			sleep(ctx, pauses.NextBackOff())
 			continue
 		}
 		pauses.Reset()
-		trouble.over(life)
+		w.trouble.over(life, doesClaim)
 		if ctx.Err() != nil {
 			return // what was claimed just now is released by the stop
 		}
@@ -126,13 +126,19 @@ func (w *Worker) nap(ctx context.Context) {
 func (w *Worker) claim(ctx context.Context, n int) (ledger.Claims, error) {
 	ctx, cancel := context.WithTimeout(ctx, min(claimTimeout, w.cfg.Lease/2))
 	defer cancel()
+	if err := w.giveBackAstray(ctx); err != nil {
+		return ledger.Claims{}, err
+	}
 	sent := time.Now()
 	claims, err := w.l.Claim(ctx, ledger.ClaimParams{Worker: w.cfg.Name, Tags: w.cfg.Tags, Max: n, Lease: w.cfg.Lease})
+	w.astray.lost = errors.Is(err, domain.ErrUnknownOutcome)
 	if err != nil {
 		return claims, err
 	}
+	w.reached.Store(true)
 	for _, job := range claims.Jobs {
 		w.admit(job, sent)
+		w.astray.known(job)
 	}
 	w.stats.claimed.Add(int64(len(claims.Jobs)))
 	return claims, nil
@@ -207,7 +213,7 @@ func (w *Worker) drained(ctx context.Context) bool {
 			for kind := range w.handlers {
 				jobs, err := w.l.Read().List(ctx, projections.Filter{State: state, Tag: tag, Kind: kind, Limit: 1})
 				if err != nil {
-					w.log.LogAttrs(ctx, slog.LevelWarn, "look for what is left", slog.Any("error", fmt.Errorf("drain: %w", err)))
+					w.trouble.failed(ctx, doesDrain, err)
 					return false
 				}
 				if len(jobs) > 0 {
@@ -216,5 +222,6 @@ func (w *Worker) drained(ctx context.Context) bool {
 			}
 		}
 	}
+	w.trouble.over(ctx, doesDrain)
 	return true
 }

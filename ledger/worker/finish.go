@@ -158,7 +158,7 @@ func (w *Worker) takeSlow() []*lease {
 // answered: a refusal is an answer, too. Late reports are made because the database alone knows that
 // they are late, and because an earlier one may have been carried out without its answer getting here.
 func (w *Worker) slowLoop(ctx context.Context) {
-	pauses, trouble := newBackoff(), outage{log: w.log, what: "report outcomes"}
+	pauses := newBackoff()
 	pauses.MaxInterval = min(retryLongest, w.cfg.Lease/8)
 	for {
 		select {
@@ -172,11 +172,11 @@ func (w *Worker) slowLoop(ctx context.Context) {
 			left, err := w.deliver(ctx, batch)
 			if err != nil {
 				w.putSlow(left)
-				trouble.failed(ctx, err)
+				w.trouble.failed(ctx, doesReport, err)
 				break
 			}
 			pauses.Reset()
-			trouble.over(ctx)
+			w.trouble.over(ctx, doesReport)
 		}
 	}
 }

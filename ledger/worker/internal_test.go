@@ -232,28 +232,57 @@ func TestOneLine(t *testing.T) {
 	}
 }
 
-// TestOutageIsToldInFewLines: the first error, one every ten seconds, and the end.
+// TestOutageIsToldInFewLines: one line when the first thing stops working, one every ten seconds while anything
+// does not, one at the end; and no more than two in ten seconds where trouble comes and goes.
 func TestOutageIsToldInFewLines(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	const stopped, works = "does not do what it is asked", "works again"
+	told := func(b *bytes.Buffer, what string) int { return strings.Count(b.String(), what) }
+
+	t.Run("lasts", func(t *testing.T) {
+		synctest.Test(t, func(t *testing.T) {
+			var b bytes.Buffer
+			o := newOutages(slog.New(slog.NewTextHandler(&b, nil)))
+			o.over(t.Context(), doesClaim) // nothing to tell
+			for range 25 {
+				o.failed(t.Context(), doesClaim, errors.New("refused"))
+				o.failed(t.Context(), doesPing, errors.New("refused"))
+				<-time.After(time.Second)
+			}
+			o.over(t.Context(), doesClaim)
+			if told(&b, works) != 0 || o.of(doesClaim) != nil || o.of(doesClaim, doesPing) == nil {
+				t.Errorf("one thing works again, and the other: %v\n%s", o.of(doesClaim, doesPing), b.String())
+			}
+			o.over(t.Context(), doesPing)
+			o.over(t.Context(), doesPing)
+			if told(&b, stopped) != 3 || told(&b, works) != 1 || !strings.Contains(b.String(), `what="claim, ping"`) || !strings.Contains(b.String(), "errors=50 after=25s") {
+				t.Errorf("25 seconds are told as\n%s", b.String())
+			}
+		})
+	})
+	t.Run("comes_and_goes", func(t *testing.T) {
+		synctest.Test(t, func(t *testing.T) {
+			var b bytes.Buffer
+			o := newOutages(slog.New(slog.NewTextHandler(&b, nil)))
+			for range 600 {
+				o.failed(t.Context(), doesClaim, errors.New("refused"))
+				<-time.After(50 * time.Millisecond)
+				o.over(t.Context(), doesClaim)
+				<-time.After(50 * time.Millisecond)
+			}
+			if n := told(&b, "\n"); n < 2 || n > 12 {
+				t.Errorf("a minute is told in %d lines:\n%s", n, b.String())
+			}
+			if o.counted() != 600 {
+				t.Errorf("counted %d", o.counted())
+			}
+		})
+	})
+	t.Run("stop", func(t *testing.T) {
 		var b bytes.Buffer
-		o := outage{log: slog.New(slog.NewTextHandler(&b, nil)), what: "claim"}
-		o.over(t.Context()) // nothing to tell
-		for range 25 {
-			o.failed(t.Context(), errors.New("refused"))
-			<-time.After(time.Second)
-		}
-		o.over(t.Context())
-		o.over(t.Context())
-		if got := strings.Count(b.String(), "claim does not work"); got != 3 {
-			t.Errorf("told %d times of the errors, want 3", got)
-		}
-		if got := strings.Count(b.String(), "claim works again"); got != 1 {
-			t.Errorf("told %d times of the end", got)
-		}
+		o := newOutages(slog.New(slog.NewTextHandler(&b, nil)))
 		stopped, cancel := context.WithCancel(t.Context())
 		cancel()
-		b.Reset()
-		o.failed(stopped, context.Canceled)
+		o.failed(stopped, doesClaim, context.Canceled)
 		if b.Len() > 0 {
 			t.Errorf("a stop was told as %s", b.String())
 		}

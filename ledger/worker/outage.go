@@ -3,54 +3,119 @@ package worker
 import (
 	"context"
 	"errors"
+	"fmt"
 	"log/slog"
+	"maps"
+	"slices"
+	"strings"
 	"sync"
 	"time"
 )
 
-// outageEvery is how often an outage that lasts is told of.
+// outageEvery is how often an outage is told of, be it one that lasts or one that comes and goes.
 const outageEvery = 10 * time.Second
 
-// outage turns errors that repeat into few lines: the first one, one every ten seconds while they
-// last, and one when they are over. It belongs to one goroutine.
-type outage struct {
-	log    *slog.Logger
-	what   string // what does not work: "claim"
-	since  time.Time
-	told   time.Time
-	errors int
+// What a worker has the database do again and again, as its log and Healthy name it.
+const (
+	doesClaim  = "claim"
+	doesPing   = "ping"
+	doesReport = "report outcomes"
+	doesReap   = "reap"
+	doesShow   = "show this worker"
+	doesDrain  = "look for what is left"
+)
+
+// outages turns the errors of all loops into few lines: one when something stops working, one every ten
+// seconds while anything does not, and one when everything works again. An outage that begins within ten
+// seconds of the last line is told of when they are over, if it still lasts.
+type outages struct {
+	log *slog.Logger
+
+	mu     sync.Mutex
+	broken map[string]trouble // by what does not work
+	since  time.Time          // when the first of them stopped working
+	errors int                // since then
+	told   time.Time          // the last line
+	open   bool               // this outage has been told of
+	count  int64              // of outages
 }
 
-// failed notes one more error. Those of a worker that is being stopped are no news.
-func (o *outage) failed(ctx context.Context, err error) {
+// trouble is one thing that does not work.
+type trouble struct {
+	since time.Time
+	err   error
+}
+
+func newOutages(log *slog.Logger) *outages { return &outages{log: log, broken: map[string]trouble{}} }
+
+// failed notes that something does not work. The errors of a worker that is being stopped are no news.
+func (o *outages) failed(ctx context.Context, what string, err error) {
 	if ctx.Err() != nil && errors.Is(err, ctx.Err()) {
 		return
 	}
+	o.mu.Lock()
+	defer o.mu.Unlock()
 	now := time.Now()
-	if o.errors == 0 {
-		o.since = now
+	if len(o.broken) == 0 {
+		o.since, o.errors, o.open = now, 0, false
+		o.count++
 	}
+	t, known := o.broken[what]
+	if !known {
+		t.since = now
+	}
+	t.err = err
+	o.broken[what] = t
 	o.errors++
-	if o.errors > 1 && now.Sub(o.told) < outageEvery {
+	if !o.told.IsZero() && now.Sub(o.told) < outageEvery {
 		return
 	}
-	o.told = now
-	o.log.LogAttrs(ctx, slog.LevelWarn, o.what+" does not work, trying again", slog.Any("error", err),
-		slog.Int("errors", o.errors), slog.Duration("for", now.Sub(o.since)))
+	o.told, o.open = now, true
+	o.log.LogAttrs(ctx, slog.LevelWarn, "the database does not do what it is asked, trying again", slog.String("what", o.what()),
+		slog.Any("error", err), slog.Int("errors", o.errors), slog.Duration("for", now.Sub(o.since)))
 }
 
-// over notes that it works.
-func (o *outage) over(ctx context.Context) {
-	if o.errors == 0 {
+// over notes that something works, or that it is not needed any more.
+func (o *outages) over(ctx context.Context, what string) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if _, broken := o.broken[what]; !broken {
 		return
 	}
-	o.log.LogAttrs(ctx, slog.LevelInfo, o.what+" works again", slog.Int("errors", o.errors), slog.Duration("after", time.Since(o.since)))
-	o.errors = 0
+	delete(o.broken, what)
+	if len(o.broken) > 0 || !o.open {
+		return
+	}
+	o.told = time.Now()
+	o.log.LogAttrs(ctx, slog.LevelInfo, "the database works again", slog.Int("errors", o.errors), slog.Duration("after", o.told.Sub(o.since)))
+}
+
+// what does not work.
+func (o *outages) what() string {
+	return strings.Join(slices.Sorted(maps.Keys(o.broken)), ", ")
+}
+
+// of is the trouble with one of the given things, nil if they work.
+func (o *outages) of(what ...string) error {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	for _, w := range what {
+		if t, broken := o.broken[w]; broken {
+			return fmt.Errorf("%s does not work since %s: %w", w, time.Since(t.since).Round(time.Millisecond), t.err)
+		}
+	}
+	return nil
+}
+
+func (o *outages) counted() int64 {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return o.count
 }
 
 // A worker tells of at most tellMost single jobs in tellEvery, however many have the same trouble.
 const (
-	tellMost  = 20
+	tellMost  = 8
 	tellEvery = 10 * time.Second
 )
 

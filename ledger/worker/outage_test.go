@@ -41,19 +41,19 @@ func TestOutage(t *testing.T) {
 				r.returns(nil)
 			}
 		}
-		until(t, "reports have failed again", func() bool { return strings.Contains(log.String(), "report outcomes does not work") })
+		until(t, "the claims have failed", func() bool { return w.Healthy() != nil })
 		if s := w.Stats(); s.Leases != 2 || s.Succeeded+s.Retried != 0 {
 			t.Errorf("before anything was committed stats are %+v", s)
 		}
 		p.Set(pgtest.Open)
 		succeeded(t, l, good)
 		db.WaitTrue(t, "the failure is known", `SELECT count(*) = 1 FROM jobledger.job_event WHERE job_id = $1 AND type = 'retried'`, bad)
-		until(t, "the worker says that it is over", func() bool { return strings.Contains(log.String(), "claim works again") })
+		until(t, "the worker says that it is over", func() bool { return strings.Contains(log.String(), "the database works again") })
 		if err := w.stop(); err != nil {
 			t.Error(err)
 		}
-		if n := strings.Count(log.String(), "claim does not work"); n != 1 {
-			t.Errorf("the outage was told of %d times by the claim loop:\n%s", n, log.String())
+		if n := strings.Count(log.String(), "does not do what it is asked"); n != 1 {
+			t.Errorf("the outage was told of %d times:\n%s", n, log.String())
 		}
 		db.WaitTrue(t, "no lease was lost", `SELECT count(*) = 0 FROM jobledger.job_event WHERE type IN ('reaped', 'rejected')`)
 		verified(t, l, db)

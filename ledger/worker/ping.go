@@ -17,7 +17,7 @@ import (
 
 // pingLoop extends all leases in one call every PingEvery, sooner after an error, until ctx ends.
 func (w *Worker) pingLoop(ctx context.Context) {
-	pauses, trouble := newBackoff(), outage{log: w.log, what: "ping"}
+	pauses := newBackoff()
 	pauses.MaxInterval = min(retryLongest, w.cfg.PingEvery)
 	pauses.InitialInterval = min(retryFirst, pauses.MaxInterval)
 	pauses.Reset()
@@ -28,6 +28,7 @@ func (w *Worker) pingLoop(ctx context.Context) {
 		}
 		wait = jittered(w.cfg.PingEvery)
 		if w.countLeases() == 0 {
+			w.trouble.over(ctx, doesPing) // nothing to ping
 			continue
 		}
 		more, err := w.pingDue(ctx)
@@ -35,11 +36,11 @@ func (w *Worker) pingLoop(ctx context.Context) {
 			wait /= 10
 		}
 		if err != nil {
-			trouble.failed(ctx, err)
+			w.trouble.failed(ctx, doesPing, err)
 			wait = pauses.NextBackOff()
 			continue
 		}
-		trouble.over(ctx)
+		w.trouble.over(ctx, doesPing)
 		pauses.Reset()
 	}
 }
@@ -217,14 +218,17 @@ func (w *Worker) tellProgress(ctx context.Context, batch []*lease) error {
 
 // beatLoop shows the worker to people, every PingEvery and at least every half a minute.
 func (w *Worker) beatLoop(ctx context.Context) {
-	trouble := outage{log: w.log, what: "show this worker"}
+	pauses := newBackoff()
 	for {
+		wait := min(jittered(w.cfg.PingEvery), 30*time.Second)
 		if err := w.beat(ctx); err != nil {
-			trouble.failed(ctx, err)
+			w.trouble.failed(ctx, doesShow, err)
+			wait = min(wait, pauses.NextBackOff())
 		} else {
-			trouble.over(ctx)
+			w.trouble.over(ctx, doesShow)
+			pauses.Reset()
 		}
-		sleep(ctx, min(jittered(w.cfg.PingEvery), 30*time.Second))
+		sleep(ctx, wait)
 		if ctx.Err() != nil {
 			return
 		}

@@ -31,12 +31,13 @@ type ReaperConfig struct {
 // Reaper takes back the jobs of workers that are dead or cut off. Any number may run at once, in
 // workers and elsewhere.
 type Reaper struct {
-	l     *ledger.Ledger
-	cfg   ReaperConfig
-	log   *slog.Logger
-	taken atomic.Int64
-	now   chan struct{}
-	due   chan struct{} // tells the worker around it that a job is due again; it may be asleep
+	l       *ledger.Ledger
+	cfg     ReaperConfig
+	log     *slog.Logger
+	taken   atomic.Int64
+	now     chan struct{}
+	trouble *outages
+	due     chan struct{} // tells the worker around it that a job is due again; it may be asleep
 }
 
 const (
@@ -59,7 +60,8 @@ func NewReaper(l *ledger.Ledger, cfg ReaperConfig) (*Reaper, error) {
 	if err := cfg.check(); err != nil {
 		return nil, fmt.Errorf("new reaper: %w", err)
 	}
-	return &Reaper{l: l, cfg: cfg, log: cfg.Logger.With(slog.String("reaper", cfg.Actor)), now: make(chan struct{}, 1), due: make(chan struct{}, 1)}, nil
+	log := cfg.Logger.With(slog.String("reaper", cfg.Actor))
+	return &Reaper{l: l, cfg: cfg, log: log, trouble: newOutages(log), now: make(chan struct{}, 1), due: make(chan struct{}, 1)}, nil
 }
 
 func (c ReaperConfig) check() error {
@@ -83,7 +85,7 @@ func (c ReaperConfig) check() error {
 // Run reaps until ctx ends and returns nil then. Errors don't end it: it logs them, waits longer and
 // goes on. Once an hour it also adds event partitions (Ledger.ExtendEvents).
 func (r *Reaper) Run(ctx context.Context) error {
-	pauses, trouble := newBackoff(), outage{log: r.log, what: "reap"}
+	pauses := newBackoff()
 	var extended time.Time
 	for {
 		err := r.all(ctx)
@@ -100,10 +102,10 @@ func (r *Reaper) Run(ctx context.Context) error {
 		}
 		wait := jittered(r.cfg.Every)
 		if err != nil {
-			trouble.failed(ctx, err)
+			r.trouble.failed(ctx, doesReap, err)
 			wait = max(wait, pauses.NextBackOff())
 		} else {
-			trouble.over(ctx)
+			r.trouble.over(ctx, doesReap)
 			pauses.Reset()
 		}
 		r.pause(ctx, wait)

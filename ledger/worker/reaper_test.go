@@ -91,12 +91,12 @@ func TestReaper(t *testing.T) {
 		p.Set(pgtest.Closed)
 		var log lines
 		r, stop := reap(t, p.Ledger, worker.ReaperConfig{Actor: "r", Every: time.Millisecond, Logger: slog.New(slog.NewTextHandler(&log, nil))})
-		until(t, "it says that it does not work", func() bool { return strings.Contains(log.String(), "reap does not work") })
+		until(t, "it says that it does not work", func() bool { return strings.Contains(log.String(), "what=reap") })
 		db.Advance(t, time.Minute)
 		p.Set(pgtest.Open)
 		until(t, "all are taken back", func() bool { return r.Reaped() == 3 })
 		until(t, "it says so", func() bool {
-			return strings.Contains(log.String(), "reap works again") && strings.Contains(log.String(), "jobs=3 reaped=3")
+			return strings.Contains(log.String(), "the database works again") && strings.Contains(log.String(), "jobs=3 reaped=3")
 		})
 		stop()
 	})

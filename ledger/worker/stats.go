@@ -24,12 +24,14 @@ type Stats struct {
 	Panics    int64 // counted above too
 	Pings     int64 // leases pinged
 	Reaped    int64 // jobs of any worker that its reaper has taken back
+	Astray    int64 // jobs of claims whose answer was lost, given back unspent
+	Outages   int64 // times that the database did not do what it was asked, for a moment or longer
 	Running   int   // handlers now
 	Leases    int   // held now: running, prefetched, or with an outcome that is not committed yet
 }
 
 type counters struct {
-	claimed, succeeded, retried, failed, canceled, released, snoozed, refused, repeated, lost, timedOut, panics, pings atomic.Int64
+	claimed, succeeded, retried, failed, canceled, released, snoozed, refused, repeated, lost, timedOut, panics, pings, astray atomic.Int64
 }
 
 // Stats reads the counters. It may be called at any time.
@@ -42,7 +44,7 @@ func (w *Worker) Stats() Stats {
 		Claimed: c.claimed.Load(), Succeeded: c.succeeded.Load(), Retried: c.retried.Load(), Failed: c.failed.Load(),
 		Canceled: c.canceled.Load(), Released: c.released.Load(), Snoozed: c.snoozed.Load(), Refused: c.refused.Load(),
 		Repeated: c.repeated.Load(), Lost: c.lost.Load(), TimedOut: c.timedOut.Load(), Panics: c.panics.Load(), Pings: c.pings.Load(),
-		Reaped: w.reaper.Reaped(), Running: running, Leases: leases,
+		Reaped: w.reaper.Reaped(), Astray: c.astray.Load(), Outages: w.trouble.counted(), Running: running, Leases: leases,
 	}
 }
 
@@ -55,7 +57,7 @@ func (s Stats) LogValue() slog.Value {
 	}{
 		{"claimed", s.Claimed}, {"succeeded", s.Succeeded}, {"retried", s.Retried}, {"failed", s.Failed}, {"canceled", s.Canceled},
 		{"released", s.Released}, {"snoozed", s.Snoozed}, {"refused", s.Refused}, {"repeated", s.Repeated}, {"lost", s.Lost},
-		{"timed_out", s.TimedOut}, {"panics", s.Panics}, {"pings", s.Pings}, {"reaped", s.Reaped},
+		{"timed_out", s.TimedOut}, {"panics", s.Panics}, {"pings", s.Pings}, {"reaped", s.Reaped}, {"astray", s.Astray}, {"outages", s.Outages},
 		{"running", int64(s.Running)}, {"leases", int64(s.Leases)},
 	} {
 		if c.n != 0 {

@@ -14,6 +14,8 @@
 //   - A handler is told to stop by its context; context.Cause says why: ErrCanceled, ErrLeaseLost,
 //     ErrTimedOut, ErrStopping or ErrKilled. A handler that does not listen keeps its slot until it
 //     ends: Go cannot stop it. Its job is taken back all the same.
+//   - While the database is away, outcomes are kept and reported again until it answers (finish.go), and
+//     the log has few lines of it (outage.go). Jobs of a claim whose answer was lost are given back (astray.go).
 //   - A lease is in one call at a time, be it a ping or its outcome, so that a worker never competes
 //     with itself.
 //
@@ -101,7 +103,7 @@ type Config struct {
 
 	// Logger gets what people must know: Error when somebody must act, Warn when it recovered by
 	// itself, Info for its own life. Errors that last are told once every ten seconds, single jobs
-	// in at most twenty lines in that time. Default slog.Default().
+	// in at most eight lines in that time. Default slog.Default().
 	Logger *slog.Logger
 }
 
@@ -124,8 +126,12 @@ type Worker struct {
 	reaper   *Reaper
 	stats    counters
 	sparse   sparse
+	trouble  *outages
 
 	started atomic.Bool
+	ended   atomic.Bool
+	reached atomic.Bool // a claim has been answered
+	astray  astray      // belongs to who claims
 	killed  chan struct{}
 	kill    sync.Once // closes killed
 	hurried chan struct{}
@@ -149,6 +155,7 @@ type Worker struct {
 func New(l *ledger.Ledger, cfg Config) (*Worker, error) {
 	host, _ := os.Hostname() // for people to see
 	host = cmp.Or(oneLine(host, domain.MaxNameBytes), "unknown")
+	named := cfg.Name != ""
 	cfg = cfg.withDefaults(host)
 	if err := cfg.check(); err != nil {
 		return nil, fmt.Errorf("new worker: %w", err)
@@ -159,6 +166,8 @@ func New(l *ledger.Ledger, cfg Config) (*Worker, error) {
 		leases: map[*lease]struct{}{}, state: ledger.Working,
 		lanes: map[domain.Verb]*lane{}, slow: newLane(),
 	}
+	w.trouble = newOutages(w.log)
+	w.astray.named = named
 	for _, verb := range outcomeVerbs {
 		lane := newLane()
 		w.lanes[verb] = &lane
@@ -167,6 +176,7 @@ func New(l *ledger.Ledger, cfg Config) (*Worker, error) {
 	if w.reaper, err = NewReaper(l, ReaperConfig{Actor: cfg.Name, Every: cfg.ReapEvery, Logger: cfg.Logger}); err != nil {
 		return nil, fmt.Errorf("new worker: %w", err)
 	}
+	w.reaper.trouble = w.trouble
 	return w, nil
 }
 
@@ -248,6 +258,26 @@ func (c Config) check() error {
 	return nil
 }
 
+// Healthy tells, for readiness checks, why the worker does no work: it has not started, or no claim of
+// its has been answered yet; its claims or its pings don't get through; it has stopped. nil otherwise, also
+// when it is busy or has nothing to do. A worker whose database is away recovers by itself: don't restart it
+// for that.
+func (w *Worker) Healthy() error {
+	switch {
+	case w.ended.Load():
+		return errors.New("worker has stopped")
+	case !w.started.Load():
+		return errors.New("worker has not started")
+	}
+	if err := w.trouble.of(doesClaim, doesPing); err != nil {
+		return err
+	}
+	if !w.reached.Load() {
+		return errors.New("worker has not reached the database yet")
+	}
+	return nil
+}
+
 // Name returns the name under which it holds leases.
 func (w *Worker) Name() string { return w.cfg.Name }
 
@@ -294,11 +324,13 @@ func (w *Worker) Run(ctx context.Context) error {
 	w.serve(serving, &loops)
 
 	w.claimLoop(claiming, life)
+	w.leaveAstray(life)
 	stopReaping()
 	err := w.stop(life)
 	stopServing()
 	loops.Wait()
 	w.leave(life)
+	w.ended.Store(true)
 	w.log.LogAttrs(context.WithoutCancel(ctx), slog.LevelInfo, "worker has stopped", slog.Any("stats", w.Stats()))
 	return err
 }
