@@ -18,7 +18,7 @@ import (
 var internalFunctions = []string{
 	"acted", "body_digest", "bound_idle", "check_batch", "check_classes", "check_delays", "check_enqueue", "check_fact", "check_facts", "check_fenced", "check_ids", "check_json",
 	"check_labels", "check_list", "check_names", "check_shape", "check_snapshot", "check_text", "check_worker", "clock", "elapsed", "ends_of", "home", "in_utc", "is_deep", "is_name",
-	"is_plain_facts", "json_place", "label_of", "microseconds", "new_job_id", "numbers_as_text", "policy_digest", "refuse", "refuse_field", "refuse_unless",
+	"json_place", "label_of", "microseconds", "new_job_id", "numbers_as_text", "policy_digest", "refuse", "refuse_field", "refuse_unless",
 	"reject", "retry_delay", "same_json", "storable_errors", "storable_json", "stored_before", "take_keys", "taken_ids",
 }
 
