@@ -46,11 +46,18 @@ bench: ## rates of enqueue, claim and complete on this machine
 	$(GO) test -run '^$$' -bench . -benchtime 3x ./ledger/...
 
 soak: ## the long runs: 2,000 model sequences, 1,000 cut commits, 50 kills of Postgres and 200 of workers, fuzzing, and more; about an hour
+soak: pgbouncer ## the long runs: 2,000 model sequences, 50 kills of Postgres and 200 of workers, fuzzing, and more; about half an hour
 	JOBLEDGER_MODEL_SEQUENCES=2000 $(GO) test -v -timeout 90m -run 'Model' ./ledger/...
 	JOBLEDGER_CUTS=1000 $(GO) test -v -timeout 60m -run 'TestCase16_commit_unknown' ./ledger
 	JOBLEDGER_OUTAGE_SECONDS=60 $(GO) test -v -timeout 30m -run 'TestCase35' ./ledger/worker
 	JOBLEDGER_CHAOS_KILLS=50 $(GO) test -v -timeout 60m -run 'TestChaos$$' ./ledger/worker
 	JOBLEDGER_SHUTDOWN_ROUNDS=20 $(GO) test -v -timeout 60m -run 'TestCase58' ./cmd/jobledger
+	for isolation in 'repeatable read' serializable; do JOBLEDGER_TEST_ISOLATION=$$isolation \
+		$(GO) test -timeout 30m -run 'Model|Table' -skip 'Mutants' ./ledger/modeltest || exit 1; done
+	for pool in exec simple_protocol pgbouncer discard_all; do JOBLEDGER_TEST_POOL=$$pool \
+		$(GO) test -timeout 30m -run 'Model|Table' -skip 'Mutants' ./ledger/modeltest || exit 1; done
+	for pool in pgbouncer discard_all; do JOBLEDGER_TEST_POOL=$$pool \
+		$(GO) test -timeout 30m -skip 'LockOrder|ExistsAtOnce|Chaos' ./ledger ./ledger/worker || exit 1; done
 	$(MAKE) fuzz
 
 fuzz: ## each fuzz target for FUZZ_TIME (2m); what fails is kept under testdata/fuzz of its package

@@ -155,7 +155,7 @@ func TestPoolMaxConns(t *testing.T) {
 		url  string
 		max  int32
 		want int32
-	}{{db.URL, 0, 8}, {db.URL, 1, 1}, {db.URL + "&pool_max_conns=3", 0, 3}, {db.URL + "&pool_max_conns=3", 5, 5}} {
+	}{{db.URL, 0, 8}, {db.URL, 1, 1}, {db.URLWith("pool_max_conns", "3"), 0, 3}, {db.URLWith("pool_max_conns", "3"), 5, 5}} {
 		pool, err := postgres.OpenPool(t.Context(), postgres.PoolConfig{URL: c.url, MaxConns: c.max})
 		if err != nil {
 			t.Fatal(err)
@@ -169,7 +169,7 @@ func TestPoolMaxConns(t *testing.T) {
 	if _, err := postgres.OpenPool(t.Context(), postgres.PoolConfig{URL: db.URL, MaxConns: -1}); !errors.As(err, &field) || field.Field != "max_conns" {
 		t.Errorf("MaxConns -1: got %v, want a FieldError", err)
 	}
-	if _, err := postgres.MigrateStatus(t.Context(), db.URL+"&pool_max_conns=3", "ledger"); err != nil {
+	if _, err := postgres.MigrateStatus(t.Context(), db.URLWith("pool_max_conns", "3"), "ledger"); err != nil {
 		t.Errorf("a URL with settings of the pool: %v", err)
 	}
 }

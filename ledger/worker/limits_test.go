@@ -2,37 +2,30 @@ package worker_test
 
 import (
 	"context"
-	"fmt"
 	"testing"
 	"time"
 
 	"github.com/google/uuid"
-	"github.com/jackc/pgx/v5"
 
 	"github.com/jobledger/jobledger/adapters/postgres"
-	"github.com/jobledger/jobledger/adapters/postgres/pgtest"
 	"github.com/jobledger/jobledger/ledger"
 	"github.com/jobledger/jobledger/ledger/worker"
 )
 
-// TestRoleLimits: where the database's role bounds statements or waits for locks, a row that somebody holds keeps back its
+// TestRoleLimits: where statements or waits for locks are bounded, as a role may have it, a row that somebody holds keeps back its
 // own job alone, and that job ends when the row is free.
 func TestRoleLimits(t *testing.T) {
 	t.Parallel()
 	for _, setting := range []string{"statement_timeout", "lock_timeout"} {
 		t.Run(setting, func(t *testing.T) {
 			t.Parallel()
-			db := pgtest.New(t)
-			role := fmt.Sprintf(`ALTER ROLE current_user IN DATABASE %s SET %s = '200ms'`, pgx.Identifier{db.Name}.Sanitize(), setting)
-			if _, err := db.Pool.Exec(t.Context(), role); err != nil {
-				t.Fatal(err)
-			}
-			pool, err := postgres.OpenPool(t.Context(), postgres.PoolConfig{URL: db.URL})
+			l, db := newLedger(t)
+			pool, err := postgres.OpenPool(t.Context(), postgres.PoolConfig{URL: db.URLWith(setting, "200ms")})
 			if err != nil {
 				t.Fatal(err)
 			}
 			t.Cleanup(pool.Close)
-			l, err := ledger.New(pool, ledger.Config{Actor: "tester"})
+			limited, err := ledger.New(pool, ledger.Config{})
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -40,7 +33,7 @@ func TestRoleLimits(t *testing.T) {
 			begun, end := make(chan struct{}, jobs), make(chan struct{})
 			cfg := brisk()
 			cfg.Concurrency, cfg.Lease = jobs, 30*time.Second
-			start(t, l, cfg, func(w *worker.Worker) {
+			start(t, limited, cfg, func(w *worker.Worker) {
 				worker.Handle(w, "test", func(ctx context.Context, _ worker.Job[struct{}]) (int, error) {
 					begun <- struct{}{}
 					select {

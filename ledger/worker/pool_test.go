@@ -28,8 +28,8 @@ func TestSmallPool(t *testing.T) {
 		conns int32
 		url   func(t *testing.T, db *pgtest.DB) string
 	}{
-		{"one", 1, func(_ *testing.T, db *pgtest.DB) string { return db.URL + "&pool_max_conns=1" }},
-		{"two", 2, func(_ *testing.T, db *pgtest.DB) string { return db.URL + "&pool_max_conns=2" }},
+		{"one", 1, func(_ *testing.T, db *pgtest.DB) string { return db.URLWith("pool_max_conns", "1") }},
+		{"two", 2, func(_ *testing.T, db *pgtest.DB) string { return db.URLWith("pool_max_conns", "2") }},
 		{"one_behind_a_pooler", 1, func(t *testing.T, db *pgtest.DB) string { return db.PgBouncer(t, "default_pool_size = 1") }},
 		{"two_behind_a_pooler", 2, func(t *testing.T, db *pgtest.DB) string { return db.PgBouncer(t) }},
 	} {

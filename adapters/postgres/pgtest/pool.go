@@ -3,6 +3,7 @@ package pgtest
 import (
 	"context"
 	"fmt"
+	"net/url"
 	"os"
 	"testing"
 	"time"
@@ -20,15 +21,27 @@ const isolationVariable = "JOBLEDGER_TEST_ISOLATION"
 // "cache_describe", "describe_exec", "exec", "simple_protocol". Empty: as the driver does by default.
 const poolVariable = "JOBLEDGER_TEST_POOL"
 
+// URLWith is db.URL with one more setting of the connection or the pool, such as "pool_max_conns", "2".
+func (db *DB) URLWith(setting, value string) string {
+	address, err := url.Parse(db.URL)
+	if err != nil {
+		panic("pgtest: " + err.Error()) // it is one of ours
+	}
+	query := address.Query()
+	query.Set(setting, value)
+	address.RawQuery = query.Encode()
+	return address.String()
+}
+
 // openPool opens a pool whose connections carry the test's name, so that pg_stat_activity tells whose they are, and
 // return times in UTC.
 func (db *DB) openPool(t testing.TB, maxConns int32) (*pgxpool.Pool, error) {
 	t.Helper()
-	kind, url := os.Getenv(poolVariable), db.URL
+	kind, address := os.Getenv(poolVariable), db.URL
 	if kind == "pgbouncer" {
-		url = db.PgBouncer(t, fmt.Sprintf("default_pool_size = %d", maxConns))
+		address = db.PgBouncer(t, fmt.Sprintf("default_pool_size = %d", maxConns))
 	}
-	settings, err := pgxpool.ParseConfig(url)
+	settings, err := pgxpool.ParseConfig(address)
 	if err != nil {
 		return nil, err
 	}
