@@ -1,14 +1,20 @@
 package ledger_test
 
 import (
+	"context"
+	"fmt"
 	"strings"
+	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/jobledger/jobledger/adapters/postgres/pgtest"
+	"github.com/jobledger/jobledger/domain"
 	"github.com/jobledger/jobledger/ledger"
 )
 
@@ -177,5 +183,70 @@ func TestSessionZone(t *testing.T) {
 		if err == nil || !strings.Contains(err.Error(), "got '"+want+"'") {
 			t.Errorf("%s: got %v, want it to name %s", given, err, want)
 		}
+	}
+}
+
+// spoiltStatements counts serialization failures.
+type spoiltStatements struct{ n atomic.Int64 }
+
+func (s *spoiltStatements) TraceQueryStart(ctx context.Context, _ *pgx.Conn, _ pgx.TraceQueryStartData) context.Context {
+	return ctx
+}
+
+func (s *spoiltStatements) TraceQueryEnd(_ context.Context, _ *pgx.Conn, d pgx.TraceQueryEndData) {
+	if sqlState(d.Err) == "40001" {
+		s.n.Add(1)
+	}
+}
+
+// TestAnyIsolation: a ledger on any pool gives the answers of READ COMMITTED, whatever its sessions default to: callers
+// who compete for keys and jobs all get through, and are spoilt no more once the first of them were.
+func TestAnyIsolation(t *testing.T) {
+	t.Parallel()
+	for _, level := range []string{"repeatable read", "serializable"} {
+		t.Run(strings.ReplaceAll(level, " ", "_"), func(t *testing.T) {
+			t.Parallel()
+			const callers, rounds = 12, 15
+			_, db := newLedger(t)
+			cfg := must(pgxpool.ParseConfig(db.URLWith("default_transaction_isolation", level)))(t)
+			var spoilt spoiltStatements
+			cfg.MaxConns, cfg.ConnConfig.Tracer = callers, &spoilt
+			pool := must(pgxpool.NewWithConfig(t.Context(), cfg))(t)
+			t.Cleanup(pool.Close)
+			l := must(ledger.New(pool, ledger.Config{}))(t)
+			var group sync.WaitGroup
+			var created, done atomic.Int64
+			for n := range callers {
+				group.Go(func() {
+					worker := fmt.Sprintf("w%d", n)
+					for round := range rounds {
+						e, err := l.Enqueue(t.Context(), keyed(fmt.Sprintf("key-%d", round), `1`))
+						if err != nil {
+							t.Errorf("enqueue: %v", err)
+						} else if !e.Replayed {
+							created.Add(1)
+						}
+						c, err := l.Claim(t.Context(), ledger.ClaimParams{Worker: worker, Max: 2})
+						if err != nil {
+							t.Errorf("claim: %v", err)
+						}
+						for _, job := range c.Jobs {
+							if a, err := l.Complete(t.Context(), worker, ledger.Completion{Held: job.Held, Result: 1}); err != nil || a.Event != domain.Completed {
+								t.Errorf("complete: answered %+v and %v", a, err)
+							}
+							done.Add(1)
+						}
+					}
+				})
+			}
+			group.Wait()
+			if created.Load() != rounds || done.Load() > rounds {
+				t.Errorf("%d jobs created and %d done, want %d and no more than that", created.Load(), done.Load(), rounds)
+			}
+			if n := spoilt.n.Load(); n == 0 || n > 2*callers {
+				t.Errorf("%d statements of %d callers failed with 40001, want the first ones alone", n, callers)
+			}
+			verified(t, l, db)
+		})
 	}
 }

@@ -26,7 +26,10 @@
 //
 // What happens to a call, outside a caller's transaction, when the database does not answer it:
 //
-//	serialization failure, deadlock, lock time-out   nothing was stored: it is sent again
+//	deadlock, lock time-out                          nothing was stored: it is sent again
+//	serialization failure                            the same; the pool's sessions default to another isolation, so
+//	                                                 that from then on each call says READ COMMITTED for itself,
+//	                                                 at the price of two round trips more
 //	read-only server, no connection or memory left   nothing was stored: it is sent again, on another connection
 //	                                                 if the pool gives it up (postgres.EvictReadOnly)
 //	the connection breaks, the session is ended      it may be stored: it is sent again; the verb finds what the
@@ -48,6 +51,7 @@ import (
 	"fmt"
 	"strings"
 	"sync"
+	"sync/atomic"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
@@ -76,6 +80,10 @@ type Ledger struct {
 	cfg   Config
 	read  *projections.Reader
 	stmts map[string]string
+
+	// explicit: the pool's sessions default to another isolation than READ COMMITTED, so that each
+	// statement says it for itself. See do.
+	explicit atomic.Bool
 
 	mu       sync.Mutex
 	policies map[domain.Policy]int

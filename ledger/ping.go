@@ -36,16 +36,16 @@ func (l *Ledger) Ping(ctx context.Context, p PingParams) ([]Answer, error) {
 	return l.ping(ctx, poolQuerier{l.pool}, p)
 }
 
-// beginPing begins a transaction that a caller who is frozen in the middle of it holds for five seconds at most:
+// beginOwn begins a transaction of ours that, if we are frozen in the middle of it, is held for five seconds at most:
 // nobody can take back a job whose row is locked.
-const beginPing = `BEGIN ISOLATION LEVEL READ COMMITTED; SET LOCAL idle_in_transaction_session_timeout = '5s'`
+const beginOwn = `BEGIN ISOLATION LEVEL READ COMMITTED; SET LOCAL idle_in_transaction_session_timeout = '5s'`
 
 // PingWhenConnected is Ping for a caller whose leases change while it waits for a connection: choose is called once
 // there is one, in the pool as well as in a pooler behind it, and returns what is to be pinged. From then on it waits
 // for nobody. It returns no answers if choose returns nothing.
 func (l *Ledger) PingWhenConnected(ctx context.Context, p PingParams, choose func() []Ping) (answers []Answer, err error) {
 	var refused error
-	err = pgx.BeginTxFunc(ctx, l.pool, pgx.TxOptions{BeginQuery: beginPing}, func(tx pgx.Tx) error {
+	err = pgx.BeginTxFunc(ctx, l.pool, pgx.TxOptions{BeginQuery: beginOwn}, func(tx pgx.Tx) error {
 		p.Pings = choose()
 		answers, refused = l.ping(ctx, ownTx{tx}, p)
 		return refused

@@ -12,6 +12,7 @@ import (
 	"github.com/cenkalti/backoff/v5"
 	"github.com/google/uuid"
 	"github.com/jackc/pgerrcode"
+	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
 
 	"github.com/jobledger/jobledger/domain"
@@ -62,7 +63,7 @@ func (l *Ledger) do(ctx context.Context, q querier, r *request) error {
 		if r.maybe && r.again != nil {
 			args = r.again
 		}
-		sent, err := send(ctx, q, l.stmts[r.name], args, r.read)
+		sent, err := l.send(ctx, q, l.stmts[r.name], args, r.read)
 		if err == nil {
 			return nil
 		}
@@ -72,6 +73,9 @@ func (l *Ledger) do(ctx context.Context, q querier, r *request) error {
 			return r.failed(err)
 		case pgxQuerier, sqlQuerier:
 			return r.inTx(err)
+		}
+		if isCode(err, pgerrcode.SerializationFailure) {
+			l.explicit.Store(true) // there is none under READ COMMITTED
 		}
 		f := r.fateOf(err, sent)
 		r.maybe = r.maybe || f == unknown
@@ -114,24 +118,37 @@ func (r *request) fateOf(err error, sent bool) fate {
 }
 
 // send makes one sending and reads its rows. sent is false if it did not come to it for want of a connection.
-func send(ctx context.Context, q querier, text string, args []any, read func(rows) error) (sent bool, err error) {
-	if p, ok := q.(poolQuerier); ok {
-		conn, err := p.pool.Acquire(ctx)
-		if err != nil {
-			return false, err
-		}
-		defer conn.Release()
-		q = pgxQuerier{conn}
+func (l *Ledger) send(ctx context.Context, q querier, text string, args []any, read func(rows) error) (sent bool, err error) {
+	p, ok := q.(poolQuerier)
+	if !ok {
+		return true, readAll(ctx, q, text, args, read)
 	}
+	conn, err := p.pool.Acquire(ctx)
+	if err != nil {
+		return false, err
+	}
+	defer conn.Release()
+	if !l.explicit.Load() {
+		return true, readAll(ctx, pgxQuerier{conn}, text, args, read)
+	}
+	err = pgx.BeginTxFunc(ctx, conn, pgx.TxOptions{BeginQuery: beginOwn}, func(tx pgx.Tx) error {
+		sent = true
+		return readAll(ctx, pgxQuerier{tx}, text, args, read)
+	})
+	return sent, err
+}
+
+// readAll runs a statement and reads its rows.
+func readAll(ctx context.Context, q querier, text string, args []any, read func(rows) error) error {
 	r, err := q.query(ctx, text, args...)
 	if err != nil {
-		return true, err
+		return err
 	}
 	defer closeRows(r)
 	if err := read(r); err != nil {
-		return true, fmt.Errorf("read answer: %w", err)
+		return fmt.Errorf("read answer: %w", err)
 	}
-	return true, r.Err()
+	return r.Err()
 }
 
 func fateOf(err error, sent bool) fate {

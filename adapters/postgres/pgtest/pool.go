@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"net/url"
 	"os"
+	"strings"
 	"testing"
 	"time"
 
@@ -29,7 +30,7 @@ func (db *DB) URLWith(setting, value string) string {
 	}
 	query := address.Query()
 	query.Set(setting, value)
-	address.RawQuery = query.Encode()
+	address.RawQuery = strings.ReplaceAll(query.Encode(), "+", "%20") // Postgres knows no + for a space
 	return address.String()
 }
 
