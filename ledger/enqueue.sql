@@ -141,6 +141,15 @@ BEGIN
        AND EXISTS (SELECT FROM unnest(v_chosen) AS j (job_id) WHERE (SELECT count(*) FROM home(j.job_id)) > 1) THEN
         RAISE unique_violation USING MESSAGE = 'a job of this batch was created by another transaction at the same time';
     END IF;
+
+    -- wake: in a statement of its own, as late as possible, to see who has fallen asleep meanwhile.
+    IF EXISTS (SELECT FROM sleeper s WHERE s.until > clock_timestamp() AND NOT s.watching) THEN
+        PERFORM wake((
+            SELECT array_agg(coalesce(u.tag, 'default'))
+            FROM unnest(enqueue_many.kinds, enqueue_many.tags, enqueue_many.scheduled_for, enqueue_many.delays, v_store)
+                AS u (kind, tag, due, delay, store)
+            WHERE u.store IS NOT FALSE AND coalesce(u.due <= clock(), elapsed(u.delay) <= '0', true)));
+    END IF;
 END
 $$;
 

@@ -19,6 +19,7 @@ DECLARE
     v_until timestamptz;
     v_bodies text[];
     v_altered boolean[];
+    v_tags  text[];
 BEGIN
     PERFORM check_worker(fail.worker, '1 second');
     PERFORM check_fenced(fail.jobs, fail.generations);
@@ -92,8 +93,8 @@ BEGIN
             SELECT array_agg((j.ord, j.job_id, j.event, NULL, false, j.version + 1, j.generation, j.attempt, j.at, NULL,
                               CASE j.event WHEN 'retried' THEN j.due END, j.canceled_by IS NOT NULL,
                               CASE j.event WHEN 'failed' THEN 'failure' WHEN 'canceled' THEN 'canceled' END)::answer),
-                least(min(j.lease_until), min(j.timeout_at))
-            INTO v_done, v_until
+                least(min(j.lease_until), min(j.timeout_at)), array_agg(j.tag) FILTER (WHERE j.event = 'retried' AND j.due <= j.at)
+            INTO v_done, v_until, v_tags
             FROM judged j;
 
             -- late: see complete.
@@ -107,6 +108,7 @@ BEGIN
     END LOOP;
 
     PERFORM bound_idle(v_until);
+    PERFORM wake(v_tags);
     RETURN QUERY SELECT * FROM unnest(v_done);
     IF coalesce(cardinality(v_done), 0) < cardinality(fail.jobs) THEN
         RETURN QUERY SELECT * FROM refuse('fail', fail.worker, v_done, fail.jobs, fail.generations,

@@ -19,7 +19,7 @@ const FunctionsVersion = 2
 // functionFiles in the order in which they are applied.
 var functionFiles = []string{
 	"common", "bodies", "facts", "policy", "partitions", "refuse", "keys", "enqueue", "claim", "ping", "complete",
-	"fail", "release", "snooze", "cancel", "reap", "redrive", "worker_seen",
+	"fail", "release", "snooze", "cancel", "reap", "redrive", "sleep", "worker_seen",
 }
 
 // Functions returns the SQL text that creates all transition functions. It names no schema: run

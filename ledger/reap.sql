@@ -8,6 +8,9 @@ LANGUAGE plpgsql
 SET search_path FROM CURRENT
 AS $$
 #variable_conflict use_column
+DECLARE
+    v_done answer[];
+    v_tags text[];
 BEGIN
     PERFORM refuse_unless(reap.actor IS NOT NULL, 'actor', NULL, '1 to 255 bytes of UTF-8 without control characters');
     PERFORM check_text('actor', ARRAY[reap.actor], 255, true);
@@ -18,7 +21,6 @@ BEGIN
         PERFORM refuse_field(1, 'max_jobs', reap.max_jobs::text, '1 to 10000');
     END IF;
 
-    RETURN QUERY
     WITH guard AS MATERIALIZED (
         SELECT r.job_id
         FROM job_runtime r
@@ -72,10 +74,15 @@ BEGIN
             CASE WHEN j.event IN ('retried', 'failed') THEN CASE WHEN j.by_timeout THEN 'timeout' ELSE 'crash' END END, j.reason
         FROM judged j
     )
-    SELECT row_number() OVER ()::integer, j.job_id, j.event, NULL::text, false, j.version + 1, j.generation,
-        j.attempt - CASE j.event WHEN 'reaped' THEN 1 ELSE 0 END, j.at, NULL::timestamptz,
-        CASE WHEN j.event IN ('reaped', 'retried') THEN j.due END, j.canceled_by IS NOT NULL,
-        CASE j.event WHEN 'failed' THEN 'failure' WHEN 'canceled' THEN 'canceled' END
-    FROM judged j;
+    SELECT array_agg((j.ord, j.job_id, j.event, NULL, false, j.version + 1, j.generation,
+                      j.attempt - CASE j.event WHEN 'reaped' THEN 1 ELSE 0 END, j.at, NULL,
+                      CASE WHEN j.event IN ('reaped', 'retried') THEN j.due END, j.canceled_by IS NOT NULL,
+                      CASE j.event WHEN 'failed' THEN 'failure' WHEN 'canceled' THEN 'canceled' END)::answer),
+        array_agg(j.tag) FILTER (WHERE j.event IN ('reaped', 'retried') AND j.due <= j.at)
+    INTO v_done, v_tags
+    FROM (SELECT row_number() OVER ()::integer AS ord, g.* FROM judged g) j;
+
+    PERFORM wake(v_tags);
+    RETURN QUERY SELECT * FROM unnest(v_done);
 END
 $$;

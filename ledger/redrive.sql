@@ -17,6 +17,7 @@ DECLARE
     v_done  answer[];
     v_ended answer[] := '{}';
     v_left  uuid[];
+    v_tags  text[];
 BEGIN
     PERFORM check_batch(redrive.jobs);
     PERFORM check_text('actor', ARRAY[v_actor], 255, true);
@@ -46,10 +47,12 @@ BEGIN
             SELECT g.job_id, g.at, g.version + 1, g.generation, 0, g.at, redrive.operation, 'redriven', v_actor, redrive.reason
             FROM guard g
         )
-        SELECT array_agg((0, g.job_id, 'redriven', NULL, false, g.version + 1, g.generation, 0, g.at, NULL, g.at, false, NULL)::answer)
-        INTO v_done
+        SELECT array_agg((0, g.job_id, 'redriven', NULL, false, g.version + 1, g.generation, 0, g.at, NULL, g.at, false, NULL)::answer),
+            array_agg(g.tag)
+        INTO v_done, v_tags
         FROM guard g;
         v_ended := v_ended || coalesce(v_done, '{}');
+        PERFORM wake(v_tags);
 
         PERFORM check_snapshot(v_left);
         -- The reason of a refusal, in a new statement. A job that failed between the two is

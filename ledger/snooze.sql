@@ -13,6 +13,7 @@ AS $$
 DECLARE
     v_done  answer[];
     v_until timestamptz;
+    v_tags  text[];
 BEGIN
     PERFORM check_worker(snooze.worker, '1 second');
     PERFORM check_fenced(snooze.jobs, snooze.generations);
@@ -69,8 +70,8 @@ BEGIN
             SELECT array_agg((j.ord, j.job_id, j.event, NULL, false, j.version + 1, j.generation, j.attempt_after, j.at, NULL,
                               CASE j.event WHEN 'snoozed' THEN j.due END, j.canceled_by IS NOT NULL,
                               CASE j.event WHEN 'canceled' THEN 'canceled' END)::answer),
-                least(min(j.lease_until), min(j.timeout_at))
-            INTO v_done, v_until
+                least(min(j.lease_until), min(j.timeout_at)), array_agg(j.tag) FILTER (WHERE j.event = 'snoozed' AND j.due <= j.at)
+            INTO v_done, v_until, v_tags
             FROM judged j;
 
             -- late: see complete.
@@ -84,6 +85,7 @@ BEGIN
     END LOOP;
 
     PERFORM bound_idle(v_until);
+    PERFORM wake(v_tags);
     RETURN QUERY SELECT * FROM unnest(v_done);
     IF coalesce(cardinality(v_done), 0) < cardinality(snooze.jobs) THEN
         RETURN QUERY SELECT * FROM refuse('snooze', snooze.worker, v_done, snooze.jobs, snooze.generations);

@@ -32,5 +32,6 @@ CREATE OR REPLACE FUNCTION worker_gone(worker text) RETURNS void
 LANGUAGE sql
 SET search_path FROM CURRENT
 AS $$
+    DELETE FROM sleeper s WHERE s.worker = worker_gone.worker;
     DELETE FROM worker w WHERE w.worker = worker_gone.worker OR w.seen_at < clock() - interval '1 day'
 $$;

@@ -95,13 +95,18 @@ type Worker struct {
 	Leases    int64         // jobs that it holds now
 }
 
-// Workers reads who is alive, or was within the last day, by name.
+// Workers reads who is alive, or was within the last day, by name. State is what a worker last said of
+// itself, corrected by what is known better: who holds jobs works, and who waits to be woken sleeps.
 func (r *Reader) Workers(ctx context.Context) ([]Worker, error) {
 	rows, err := r.db.Query(ctx, r.sql(`
-SELECT w.worker, w.tags, w.kinds, w.host, w.pid, w.slots, w.running, w.state, w.started_at, w.seen_at,
+SELECT w.worker, w.tags, w.kinds, w.host, w.pid, w.slots, w.running,
+       CASE WHEN w.state = 'stopping' THEN w.state WHEN l.leases > 0 OR s.watching THEN 'working' WHEN NOT s.watching THEN 'sleeping' ELSE w.state END,
+       w.started_at, w.seen_at,
        CASE WHEN isfinite(w.seen_at) THEN least(greatest({schema}.clock() - w.seen_at, '-87600 hours'), '87600 hours') ELSE '87600 hours' END,
-       (SELECT count(*) FROM {schema}.job_runtime r WHERE r.worker = w.worker)
+       l.leases
 FROM {schema}.worker w
+CROSS JOIN LATERAL (SELECT count(*) AS leases FROM {schema}.job_runtime r WHERE r.worker = w.worker) l
+LEFT JOIN {schema}.sleeper s ON s.worker = w.worker AND s.until > clock_timestamp()
 ORDER BY w.worker`))
 	if err != nil {
 		return nil, fmt.Errorf("list workers: %w", err)

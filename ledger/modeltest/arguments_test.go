@@ -35,6 +35,8 @@ var publicCalls = map[string]string{
 	"redrive":       `jobs => ARRAY[gen_random_uuid(), gen_random_uuid()]::uuid[], actor => 'a'::text, reason => 'r'::text, operation => gen_random_uuid()::uuid`,
 	"worker_seen":   `worker => 'w'::text, tags => '{t}'::text[], kinds => '{k}'::text[], host => 'h'::text, pid => 1::int, slots => 1::int, running => 1::int, state => 'working'::text`,
 	"worker_gone":   `worker => 'w'::text`,
+	"sleep":         `worker => 'w'::text, tags => '{t,u}'::text[], lasting => '1 minute'::interval, watching => false::boolean`,
+	"wake":          `tags => '{t,u}'::text[]`,
 	"extend_events": `ahead => 1::int`,
 }
 
