@@ -39,12 +39,14 @@ func (w *Worker) claimLoop(ctx, life context.Context) {
 	pauses := newBackoff()
 	contended := contendedFirst
 	var reaped time.Time
+	w.rest.found = time.Now() // so that it begins wide awake
 	for ctx.Err() == nil {
 		n := w.room()
 		if n == 0 {
-			w.waitPulse(ctx)
+			w.waitPulse(ctx, life)
 			continue
 		}
+		w.deafen()
 		claims, err := w.claim(life, n)
 		if err != nil {
 			w.trouble.failed(life, doesClaim, err)
@@ -57,10 +59,16 @@ func (w *Worker) claimLoop(ctx, life context.Context) {
 			return // what was claimed just now is released by the stop
 		}
 		w.startReady(life)
+		if len(claims.Jobs) > 0 {
+			w.rest.found = time.Now()
+		}
 
 		switch got := len(claims.Jobs); {
 		case got == n:
 			contended = contendedFirst
+			if time.Since(w.rest.room) > tired {
+				w.handOver(life)
+			}
 		case claims.Contended:
 			// Due jobs are there, in the hands of others for a moment: no reason to sleep.
 			if got > 0 {
@@ -79,7 +87,7 @@ func (w *Worker) claimLoop(ctx, life context.Context) {
 			if w.cfg.Drain && w.drained(life) {
 				return
 			}
-			w.nap(ctx)
+			w.takeRest(ctx, life)
 		}
 	}
 }
@@ -97,28 +105,6 @@ func (w *Worker) room() int {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	return min(claimMost, max(0, w.cfg.Concurrency+w.cfg.Prefetch-max(w.running+len(w.ready), w.reported)))
-}
-
-// waitPulse waits until a slot or a lease has become free.
-func (w *Worker) waitPulse(ctx context.Context) {
-	select {
-	case <-w.pulse:
-	case <-ctx.Done():
-	}
-}
-
-// nap sleeps until the next poll, or until its own reaper has taken back a job: it may have done so
-// just after the claim that found nothing.
-func (w *Worker) nap(ctx context.Context) {
-	w.setState(ledger.Sleeping)
-	defer w.setState(ledger.Working)
-	t := time.NewTimer(jittered(w.cfg.Poll))
-	defer t.Stop()
-	select {
-	case <-ctx.Done():
-	case <-t.C:
-	case <-w.reaper.due:
-	}
 }
 
 // claim takes up to n jobs and admits them. The local end of each lease counts from before the

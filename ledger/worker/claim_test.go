@@ -26,7 +26,7 @@ func TestClaim(t *testing.T) {
 			t.Fatal(err)
 		}
 		cfg := brisk()
-		cfg.Poll, cfg.ReapEvery = time.Hour, time.Hour // who sleeps now comes too late
+		cfg.Poll, cfg.ReapEvery, cfg.NoListen = time.Hour, time.Hour, true // who sleeps now comes too late
 		w, runs := startPuppet(t, l, cfg)
 		db.WaitTrue(t, "a claim came back without the job",
 			`SELECT count(*) > 0 FROM pg_stat_activity WHERE datname = current_database() AND state = 'idle' AND query LIKE '%.claim(%'`)
@@ -50,7 +50,7 @@ func TestClaim(t *testing.T) {
 		}
 		db.Advance(t, time.Minute)
 		cfg := brisk()
-		cfg.Poll, cfg.ReapEvery = time.Hour, time.Hour
+		cfg.Poll, cfg.ReapEvery, cfg.NoListen = time.Hour, time.Hour, true
 		w, runs := startPuppet(t, l, cfg)
 		receive(t, "the run", runs).returns(nil)
 		succeeded(t, l, id)

@@ -23,6 +23,7 @@ const (
 	doesReap   = "reap"
 	doesShow   = "show this worker"
 	doesDrain  = "look for what is left"
+	doesListen = "listen"
 )
 
 // outages turns the errors of all loops into few lines: one when something stops working, one every ten

@@ -235,7 +235,11 @@ func (w *Worker) beatLoop(ctx context.Context) {
 	}
 }
 
+// beat shows the worker as it is now. One at a time: what an earlier one saw must not be written over
+// what a later one did.
 func (w *Worker) beat(ctx context.Context) error {
+	w.beating.Lock()
+	defer w.beating.Unlock()
 	ctx, cancel := context.WithTimeout(ctx, claimTimeout)
 	defer cancel()
 	w.mu.Lock()

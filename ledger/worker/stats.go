@@ -8,7 +8,7 @@ import (
 	"github.com/jobledger/jobledger/ledger"
 )
 
-// Stats counts what a worker has done since New. All but Running and Leases only grow.
+// Stats counts what a worker has done since New. All but Running, Leases, Listening and Sleeping only grow.
 type Stats struct {
 	Claimed   int64 // jobs it was given
 	Succeeded int64
@@ -26,25 +26,30 @@ type Stats struct {
 	Reaped    int64 // jobs of any worker that its reaper has taken back
 	Astray    int64 // jobs of claims whose answer was lost, given back unspent
 	Outages   int64 // times that the database did not do what it was asked, for a moment or longer
+	Woken     int64 // sleeps that a notification ended
+	Listening bool  // it hears notifications now
+	Sleeping  bool  // it waits for its poll or to be woken
+	Relistens int64 // times that it had to connect again to hear them
 	Running   int   // handlers now
 	Leases    int   // held now: running, prefetched, or with an outcome that is not committed yet
 }
 
 type counters struct {
-	claimed, succeeded, retried, failed, canceled, released, snoozed, refused, repeated, lost, timedOut, panics, pings, astray atomic.Int64
+	claimed, succeeded, retried, failed, canceled, released, snoozed, refused, repeated, lost, timedOut, panics, pings, astray, woken atomic.Int64
 }
 
 // Stats reads the counters. It may be called at any time.
 func (w *Worker) Stats() Stats {
 	w.mu.Lock()
-	running, leases := w.running, len(w.leases)
+	running, leases, sleeping := w.running, len(w.leases), w.state == ledger.Sleeping
 	w.mu.Unlock()
 	c := &w.stats
 	return Stats{
 		Claimed: c.claimed.Load(), Succeeded: c.succeeded.Load(), Retried: c.retried.Load(), Failed: c.failed.Load(),
 		Canceled: c.canceled.Load(), Released: c.released.Load(), Snoozed: c.snoozed.Load(), Refused: c.refused.Load(),
 		Repeated: c.repeated.Load(), Lost: c.lost.Load(), TimedOut: c.timedOut.Load(), Panics: c.panics.Load(), Pings: c.pings.Load(),
-		Reaped: w.reaper.Reaped(), Astray: c.astray.Load(), Outages: w.trouble.counted(), Running: running, Leases: leases,
+		Reaped: w.reaper.Reaped(), Astray: c.astray.Load(), Outages: w.trouble.counted(), Woken: c.woken.Load(),
+		Listening: w.listener.hears() > 0, Sleeping: sleeping, Relistens: max(0, w.listener.connections()-1), Running: running, Leases: leases,
 	}
 }
 
@@ -58,6 +63,7 @@ func (s Stats) LogValue() slog.Value {
 		{"claimed", s.Claimed}, {"succeeded", s.Succeeded}, {"retried", s.Retried}, {"failed", s.Failed}, {"canceled", s.Canceled},
 		{"released", s.Released}, {"snoozed", s.Snoozed}, {"refused", s.Refused}, {"repeated", s.Repeated}, {"lost", s.Lost},
 		{"timed_out", s.TimedOut}, {"panics", s.Panics}, {"pings", s.Pings}, {"reaped", s.Reaped}, {"astray", s.Astray}, {"outages", s.Outages},
+		{"woken", s.Woken}, {"relistens", s.Relistens},
 		{"running", int64(s.Running)}, {"leases", int64(s.Leases)},
 	} {
 		if c.n != 0 {

@@ -24,6 +24,8 @@
 // so that these should not hold connections for long (a ping that waits for one is a late ping), or have
 // a pool of their own. A handler that has a transaction open and asks the same pool for another
 // connection may wait for handlers that do as much: enqueue with EnqueueTx there, not with Enqueue.
+//
+// Beside the pool it has one connection on which it hears of new jobs (listen.go); without it, it polls.
 package worker
 
 import (
@@ -41,6 +43,7 @@ import (
 	"time"
 
 	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/jobledger/jobledger/domain"
 	"github.com/jobledger/jobledger/ledger"
@@ -81,8 +84,16 @@ type Config struct {
 	// sixth of Lease.
 	Margin time.Duration
 
-	// Poll is how long it sleeps when nothing is due, give or take a fifth. Default 1 s.
+	// Poll is how long it sleeps when nothing is due, give or take a fifth, unless it is woken. It is
+	// the guarantee: nothing that goes wrong with wake-ups delays a job beyond it. Default 1 s.
 	Poll time.Duration
+
+	// ListenURL is where it listens for wake-ups. Behind a transaction pooler, through which none
+	// come, give the URL of the database itself. Default: as its ledger's pool connects.
+	ListenURL string
+
+	// NoListen saves the connection for wake-ups: an idle worker then finds a job at its next poll.
+	NoListen bool
 
 	// ReapEvery is how often its own reaper looks for leases that have ended, of any tag; for its own
 	// tags it also looks when it finds nothing to do. Default 5 s.
@@ -124,6 +135,7 @@ type Worker struct {
 	around   []Middleware
 	wrapped  map[string]Handler // handlers inside their middleware, made by Run
 	reaper   *Reaper
+	listener *listener
 	stats    counters
 	sparse   sparse
 	trouble  *outages
@@ -136,9 +148,12 @@ type Worker struct {
 	kill    sync.Once // closes killed
 	hurried chan struct{}
 	hurry   sync.Once // closes hurried
+	beating sync.Mutex
 
 	// pulse says that a slot or a lease has become free; the loop of Run alone listens.
 	pulse chan struct{}
+
+	rest rest // belongs to the claim loop
 
 	mu       sync.Mutex // guards what follows and the fields of leases
 	leases   map[*lease]struct{}
@@ -177,6 +192,7 @@ func New(l *ledger.Ledger, cfg Config) (*Worker, error) {
 		return nil, fmt.Errorf("new worker: %w", err)
 	}
 	w.reaper.trouble = w.trouble
+	w.listener = newListener(l, cfg.ListenURL, min(cfg.PingEvery, askMost), w.callTimeout(), w.log, w.trouble)
 	return w, nil
 }
 
@@ -238,6 +254,11 @@ func (c Config) check() error {
 	}
 	if err := domain.CheckLease(c.Lease); err != nil {
 		return err
+	}
+	if c.ListenURL != "" {
+		if _, err := pgxpool.ParseConfig(c.ListenURL); err != nil {
+			return &domain.FieldError{Field: "listen_url", Value: "(not shown)", Want: "a Postgres connection URL"} // it may hold a password
+		}
 	}
 	switch {
 	case c.Concurrency < 1 || c.Concurrency > MaxConcurrency:
@@ -311,6 +332,7 @@ func (w *Worker) Run(ctx context.Context) error {
 	w.log.LogAttrs(ctx, slog.LevelInfo, "worker starts", slog.Any("tags", w.cfg.Tags), slog.Int("slots", w.cfg.Concurrency))
 	reaping, stopReaping := context.WithCancel(life)
 	serving, stopServing := context.WithCancel(life)
+	listening, stopListening := context.WithCancel(life)
 	var loops sync.WaitGroup
 	loops.Go(func() {
 		select {
@@ -320,10 +342,15 @@ func (w *Worker) Run(ctx context.Context) error {
 		}
 	})
 	loops.Go(func() { _ = w.reaper.Run(reaping) }) // it returns nothing but the end of its context
+	if !w.cfg.NoListen {
+		loops.Go(func() { w.listener.run(listening) })
+	}
 	loops.Go(func() { w.beatLoop(serving) })
 	w.serve(serving, &loops)
 
 	w.claimLoop(claiming, life)
+	w.handOver(life) // what it was woken for is for others
+	stopListening()
 	w.leaveAstray(life)
 	stopReaping()
 	err := w.stop(life)
