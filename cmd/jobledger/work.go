@@ -23,6 +23,7 @@ type workFlags struct {
 	name          string
 	drain         bool
 	poll          time.Duration
+	noListen      bool
 	stopTimeout   time.Duration
 	grace         time.Duration
 	permanentExit []int
@@ -77,6 +78,9 @@ Exit codes: 0 all commands came to their own end; 6 the stop has cut some comman
 				return err
 			}
 			x.log, x.kill, config.Logger = a.log, second, a.log
+			if !a.private() {
+				config.ListenURL = a.directURL
+			}
 			return a.with(cmd.Context(), func(s *session) error { return a.work(cmd.Context(), s, config, x, commands, third) })
 		},
 	}
@@ -88,7 +92,8 @@ Exit codes: 0 all commands came to their own end; 6 the stop has cut some comman
 	flags.DurationVar(&f.lease, "lease", domain.DefaultLease, "how long a claim lasts without a ping: 1s to 24h")
 	flags.StringVar(&f.name, "name", "", "who holds the leases (default: host, process and a random part)")
 	flags.BoolVar(&f.drain, "drain", false, "end when no job of these kinds and tags waits or runs any more")
-	flags.DurationVar(&f.poll, "poll", time.Second, "how long it sleeps when nothing is due")
+	flags.DurationVar(&f.poll, "poll", time.Second, "how long it sleeps when nothing is due, unless it is woken")
+	flags.BoolVar(&f.noListen, "no-listen", false, "save the connection for wake-ups: find jobs by polling alone")
 	flags.DurationVar(&f.stopTimeout, "stop-timeout", 20*time.Second, "how long a graceful stop waits for commands")
 	flags.DurationVar(&f.grace, "grace", 5*time.Second, "the time between SIGTERM and SIGKILL, at most a third of --lease")
 	flags.IntSliceVar(&f.permanentExit, "permanent-exit", nil, "exit codes that end a job at once, as invalid_input")
@@ -158,7 +163,7 @@ func (f *workFlags) config(cmd *cobra.Command) (worker.Config, error) {
 	}
 	margin := max(f.lease/6, f.grace+min(f.lease/10, killTime))
 	return worker.Config{
-		Name: f.name, Tags: f.tags, Concurrency: f.concurrency, Prefetch: f.prefetch, Lease: f.lease, Drain: f.drain, Poll: f.poll,
+		Name: f.name, Tags: f.tags, Concurrency: f.concurrency, Prefetch: f.prefetch, Lease: f.lease, Drain: f.drain, Poll: f.poll, NoListen: f.noListen,
 		Margin: margin, PingEvery: min(f.lease/3, (f.lease-margin)/2),
 		StopTimeout: max(f.stopTimeout, time.Nanosecond), // zero would mean the default
 		StopGrace:   f.grace + killTime,
