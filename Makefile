@@ -57,6 +57,7 @@ soak: pgbouncer ## the long runs: 2,000 model sequences, 1,000 cut commits, 50 k
 		$(GO) test -timeout 30m -run 'Model|Table' -skip 'Mutants' ./ledger/modeltest || exit 1; done
 	for pool in pgbouncer discard_all; do JOBLEDGER_TEST_POOL=$$pool \
 		$(GO) test -timeout 30m -skip 'LockOrder|ExistsAtOnce|Chaos' ./ledger ./ledger/worker || exit 1; done
+	JOBLEDGER_ALL_SESSIONS=1 $(GO) test -timeout 30m -run 'TestCase31' ./cmd/jobledger
 	$(MAKE) fuzz
 
 fuzz: ## each fuzz target for FUZZ_TIME (2m); what fails is kept under testdata/fuzz of its package
