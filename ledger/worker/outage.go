@@ -43,8 +43,8 @@ type outages struct {
 
 // trouble is one thing that does not work.
 type trouble struct {
-	since time.Time
-	err   error
+	since, last time.Time
+	err         error // the last
 }
 
 func newOutages(log *slog.Logger) *outages { return &outages{log: log, broken: map[string]trouble{}} }
@@ -65,7 +65,7 @@ func (o *outages) failed(ctx context.Context, what string, err error) {
 	if !known {
 		t.since = now
 	}
-	t.err = err
+	t.last, t.err = now, err
 	o.broken[what] = t
 	o.errors++
 	if !o.told.IsZero() && now.Sub(o.told) < outageEvery {
@@ -96,16 +96,18 @@ func (o *outages) what() string {
 	return strings.Join(slices.Sorted(maps.Keys(o.broken)), ", ")
 }
 
-// of is the trouble with one of the given things, nil if they work.
-func (o *outages) of(what ...string) error {
+// of is the newest trouble with one of the given things, nil if they work.
+func (o *outages) of(what ...string) (err error) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
+	var newest time.Time
 	for _, w := range what {
-		if t, broken := o.broken[w]; broken {
-			return fmt.Errorf("%s does not work since %s: %w", w, time.Since(t.since).Round(time.Millisecond), t.err)
+		if t, broken := o.broken[w]; broken && t.last.After(newest) {
+			newest = t.last
+			err = fmt.Errorf("%s has not worked for %s: %w", w, time.Since(t.since).Round(time.Millisecond), t.err)
 		}
 	}
-	return nil
+	return err
 }
 
 func (o *outages) counted() int64 {

@@ -54,6 +54,7 @@ func TestCase35_failover(t *testing.T) {
 	o.l = o.ledger(t)
 	cfg := brisk()
 	cfg.Logger = slog.New(slog.NewTextHandler(&o.log, nil))
+	cfg.Lease = 10 * time.Minute // outlives each outage, so that each job runs once
 	for range 2 {
 		o.workers = append(o.workers, start(t, o.ledger(t), cfg, func(w *worker.Worker) { worker.Handle(w, "load", o.handle) }))
 	}

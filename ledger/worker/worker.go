@@ -280,7 +280,7 @@ func (c Config) check() error {
 }
 
 // Healthy tells, for readiness checks, why the worker does no work: it has not started, or no claim of
-// its has been answered yet; its claims or its pings don't get through; it has stopped. nil otherwise, also
+// its has been answered yet; its claims, pings or outcomes don't get through; it has stopped. nil otherwise, also
 // when it is busy or has nothing to do. A worker whose database is away recovers by itself: don't restart it
 // for that.
 func (w *Worker) Healthy() error {
@@ -290,7 +290,7 @@ func (w *Worker) Healthy() error {
 	case !w.started.Load():
 		return errors.New("worker has not started")
 	}
-	if err := w.trouble.of(doesClaim, doesPing); err != nil {
+	if err := w.trouble.of(doesClaim, doesPing, doesReport); err != nil {
 		return err
 	}
 	if !w.reached.Load() {
