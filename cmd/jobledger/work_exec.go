@@ -118,6 +118,11 @@ func (x *commandRunner) handler(command string) func(context.Context, worker.Job
 		if errors.Is(r.Stopped, worker.ErrStopping) || errors.Is(r.Stopped, executor.ErrKilled) {
 			x.cut.Add(1)
 		}
+		if errors.Is(r.Stopped, executor.ErrKilled) {
+			// The signal that killed it hurries the worker as well. Until the worker has heard of it, the end of the
+			// command would pass for a failure of its own.
+			<-ctx.Done()
+		}
 		if r.Success() {
 			return resultOf(r), nil
 		}
