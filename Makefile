@@ -45,7 +45,7 @@ check: ## formatting, vet, staticcheck
 bench: ## rates of enqueue, claim and complete on this machine
 	$(GO) test -run '^$$' -bench . -benchtime 3x ./ledger/...
 
-soak: pgbouncer ## the long runs: 2,000 model sequences, 1,000 cut commits, 50 kills of Postgres and 200 of workers, fuzzing, and more; about two hours
+soak: pgbouncer ## the long runs: 2,000 model sequences, 1,000 cut commits, 50 kills of Postgres and 200 of workers, fuzzing, and more; hours
 	JOBLEDGER_MODEL_SEQUENCES=2000 $(GO) test -v -timeout 90m -run 'Model' ./ledger/...
 	JOBLEDGER_CUTS=1000 $(GO) test -v -timeout 60m -run 'TestCase16_commit_unknown' ./ledger
 	JOBLEDGER_OUTAGE_SECONDS=60 $(GO) test -v -timeout 30m -run 'TestCase35' ./ledger/worker

@@ -3,6 +3,7 @@ package projections
 import (
 	"context"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/google/uuid"
@@ -128,18 +129,9 @@ func (r *Reader) workersOf(ctx context.Context, j Job) ([]Worker, error) {
 	return some, nil
 }
 
-func (w Worker) serves(tag string) bool { return contains(w.Tags, tag) }
+func (w Worker) serves(tag string) bool { return slices.Contains(w.Tags, tag) }
 
-func (w Worker) handles(kind string) bool { return contains(w.Kinds, kind) }
+func (w Worker) handles(kind string) bool { return slices.Contains(w.Kinds, kind) }
 
 // Silent reports whether it has not shown itself for SilentAfter: what it said of itself need not be true any more.
 func (w Worker) Silent() bool { return w.SeenAgo > SilentAfter }
-
-func contains(words []string, word string) bool {
-	for _, w := range words {
-		if w == word {
-			return true
-		}
-	}
-	return false
-}
